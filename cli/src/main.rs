@@ -1,0 +1,2 @@
+//! gristmill
+fn main() {}
