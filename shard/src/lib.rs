@@ -1,1 +1,21 @@
-//! gristmill
+//! The waist of gristmill: what a data set and its shards are, where their bytes lie, and how rows are assigned.
+//!
+//! Every other crate of the workspace imports this one; it imports none of them.
+
+pub mod error;
+pub mod keys;
+pub mod manifest;
+pub mod parquet_reader;
+pub mod parquet_writer;
+pub mod permutation;
+pub mod schema;
+pub mod shard_set;
+pub mod statistics;
+pub mod storage;
+pub mod tables;
+pub mod work;
+
+pub use error::{Error, ErrorKind, Result, nearest_name};
+pub use manifest::{Manifest, ManifestKind};
+pub use shard_set::ShardSet;
+pub use storage::{Storage, StorageOptions};

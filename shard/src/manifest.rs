@@ -1,0 +1,369 @@
+//! The root manifest: a small JSON document that says what a data set or a shard set is, published last.
+//!
+//! Bulk (files, strata, categories, statistics) is in Parquet tables that the manifest names with their digests.
+//! Nothing in a manifest is a clock, a host name or an absolute URL: the same job gives the same bytes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Error, Result},
+    schema::DatasetSchema,
+    storage::Storage,
+};
+
+/// Format version written, and the newest one read.
+pub const FORMAT_VERSION: u64 = 1;
+/// Folder of everything that is not data.
+pub const META: &str = "_gristmill";
+
+/// What a manifest describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ManifestKind {
+    /// Clean Parquet, as `ingest` writes it.
+    Dataset,
+    /// Stratified shards, as `shard` writes them.
+    Shards,
+}
+
+/// The manifest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// [`FORMAT_VERSION`] of the writer.
+    pub format_version: u64,
+    /// Data set or shards.
+    pub kind: ManifestKind,
+    /// 1, 2, … within its folder.
+    pub version: u64,
+    /// Digest of (semantic options, input, format version): two jobs of equal digest have equal output.
+    pub job: String,
+    /// What it was made from.
+    pub input: InputRef,
+    /// Resolved semantic options (those that change the output).
+    pub options: serde_json::Value,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Columns.
+    pub schema: DatasetSchema,
+    /// Rows.
+    pub rows: u64,
+    /// Tables by name.
+    pub tables: BTreeMap<String, TableRef>,
+    /// Counts of an ingest; absent for shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingest: Option<IngestCounts>,
+    /// Splits, nodes and lanes; absent for a data set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
+}
+
+/// What an output was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InputRef {
+    /// `files` (raw files or plain Parquet) or `manifest`.
+    pub kind: String,
+    /// BLAKE3 of the input's manifest, or of the list of its files with their digests.
+    pub digest: String,
+}
+
+/// A Parquet table of the manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableRef {
+    /// Path below the data set's root.
+    pub path: String,
+    /// Rows.
+    pub rows: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub blake3: String,
+}
+
+/// Every raw row in one of these: `rows_in = accepted + rejected + filtered`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IngestCounts {
+    /// Rows found in the sources.
+    pub rows_in: u64,
+    /// Rows in the clean data set.
+    pub accepted: u64,
+    /// Rows refused, each listed in the rejects.
+    pub rejected: u64,
+    /// Rows that the query's WHERE left out.
+    pub filtered: u64,
+}
+
+/// How shards are laid out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// Machines, N.
+    pub nodes: u32,
+    /// Lanes, L, a multiple of N.
+    pub lanes: u32,
+    /// Factors of the dealing, N's first: machine counts that are prefix products keep the full bound.
+    pub factors: Vec<u32>,
+    /// Columns whose combination is the stratum.
+    pub stratify: Vec<String>,
+    /// Splits in order.
+    pub splits: Vec<SplitInfo>,
+}
+
+/// One split.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SplitInfo {
+    /// `train`, `validation`, `test`, or a name of the user's.
+    pub name: String,
+    /// Share asked for, as a fraction `numerator/denominator`.
+    pub share: String,
+    /// Rows.
+    pub rows: u64,
+    /// Node of lane 0: lane v belongs to node `(v + first_node) mod N`.
+    pub first_node: u32,
+    /// Files of each lane.
+    pub files_per_lane: u32,
+}
+
+impl Layout {
+    /// The split called `name`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the nearest name.
+    pub fn split(&self, name: &str) -> Result<(usize, &SplitInfo)> {
+        self.splits.iter().enumerate().find(|(_, s)| s.name == name).ok_or_else(|| {
+            Error::usage(
+                format!("there is no split \"{name}\""),
+                crate::error::nearest_name(name, self.splits.iter().map(|s| s.name.as_str())),
+            )
+        })
+    }
+}
+
+impl SplitInfo {
+    /// Node of lane `lane`, of `nodes`.
+    #[must_use]
+    pub fn node_of(&self, lane: u32, nodes: u32) -> u32 {
+        ((u64::from(lane) + u64::from(self.first_node)) % u64::from(nodes.max(1))) as u32
+    }
+
+    /// Rows of lane `lane` of `lanes`: `⌈(rows − lane) / lanes⌉`.
+    #[must_use]
+    pub fn lane_rows(&self, lane: u32, lanes: u32) -> u64 {
+        self.rows.saturating_sub(u64::from(lane)).div_ceil(u64::from(lanes.max(1)))
+    }
+}
+
+impl Manifest {
+    /// The bytes as they are stored.
+    ///
+    /// # Errors
+    /// [`Error::Json`] when an option can't be written.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| Error::Json { url: "manifest".into(), source })?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// BLAKE3 of the stored bytes.
+    ///
+    /// # Errors
+    /// As [`Manifest::to_bytes`].
+    pub fn digest(&self) -> Result<String> {
+        Ok(blake3::hash(&self.to_bytes()?).to_hex().to_string())
+    }
+
+    /// Path of version `version`.
+    #[must_use]
+    pub fn path(version: u64) -> String {
+        format!("{META}/manifest-{version:08}.json")
+    }
+
+    /// Reads a stored manifest.
+    ///
+    /// # Errors
+    /// [`Error::FormatVersion`] for one of a newer format, [`Error::Json`] for anything that is not a manifest.
+    pub fn from_bytes(bytes: &[u8], url: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u64,
+        }
+        let json = |source| Error::Json { url: url.to_owned(), source };
+        let Version { format_version } = serde_json::from_slice(bytes).map_err(json)?;
+        if format_version != FORMAT_VERSION {
+            return Err(Error::FormatVersion { url: url.to_owned(), found: format_version, supported: FORMAT_VERSION });
+        }
+        serde_json::from_slice(bytes).map_err(json)
+    }
+
+    /// The newest manifest of `storage`, `None` where there is none.
+    ///
+    /// # Errors
+    /// Storage errors, and those of [`Manifest::from_bytes`].
+    pub async fn latest(storage: &Storage) -> Result<Option<Self>> {
+        let newest = storage
+            .list(META)
+            .await?
+            .into_iter()
+            .filter_map(|l| {
+                let name = l.path.strip_prefix(META)?.strip_prefix("/manifest-")?.strip_suffix(".json")?;
+                name.parse::<u64>().ok()
+            })
+            .max();
+        let Some(version) = newest else { return Ok(None) };
+        let path = Self::path(version);
+        let manifest = Self::from_bytes(&storage.get(&path).await?, &storage.url(&path))?;
+        if manifest.version != version {
+            return Err(Error::corrupt(storage.url(&path), format!("it says it is version {}", manifest.version)));
+        }
+        Ok(Some(manifest))
+    }
+
+    /// The newest manifest, which must be of `kind`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none, [`Error::Usage`] when it is of the other kind, and those of [`Manifest::latest`].
+    pub async fn require(storage: &Storage, kind: ManifestKind) -> Result<Self> {
+        let manifest = Self::latest(storage).await?.ok_or_else(|| Error::NotFound {
+            url: storage.url(META),
+            help: match kind {
+                ManifestKind::Dataset => "this is not a gristmill data set; make one with `gristmill ingest`".into(),
+                ManifestKind::Shards => "this is not a shard set; make one with `gristmill shard`".into(),
+            },
+        })?;
+        if manifest.kind != kind {
+            let (is, help) = match manifest.kind {
+                ManifestKind::Dataset => ("a data set, not shards", "make shards of it with `gristmill shard`"),
+                ManifestKind::Shards => ("shards, not a data set", "give the data set they were made from"),
+            };
+            return Err(Error::usage(format!("{} holds {is}", storage.url("")), help));
+        }
+        Ok(manifest)
+    }
+
+    /// Publishes this manifest as its version, the last step of a job. When the version exists with the same bytes,
+    /// an earlier run of the same job had published it, which is as good.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] when another manifest has the version.
+    pub async fn publish(&self, storage: &Storage) -> Result<()> {
+        let path = Self::path(self.version);
+        let bytes = self.to_bytes()?;
+        if storage.put_if_absent(&path, bytes.clone()).await? || storage.get(&path).await? == bytes {
+            return Ok(());
+        }
+        Err(Error::Conflict {
+            url: storage.url(&path),
+            what: "another job's manifest".into(),
+            help: "give another --out, or remove what is there".into(),
+        })
+    }
+}
+
+/// Digest of a job: BLAKE3 over canonical JSON (object keys sorted) of its semantic options, input and kind.
+///
+/// # Errors
+/// [`Error::Json`] when an option can't be written.
+pub fn job_digest(kind: ManifestKind, options: &serde_json::Value, input: &InputRef) -> Result<String> {
+    // serde_json's maps are sorted by key (the `preserve_order` feature is off), so this text is canonical.
+    let text = serde_json::to_string(&serde_json::json!({
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "options": options,
+        "input": input,
+    }))
+    .map_err(|source| Error::Json { url: "job".into(), source })?;
+    Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+}
+
+/// What is already at an output.
+#[derive(Debug)]
+pub enum Existing {
+    /// Nothing published: do the work.
+    Nothing,
+    /// The same job's output: nothing to do.
+    Current(Box<Manifest>),
+}
+
+/// Whether `storage` already holds the output of `job`.
+///
+/// # Errors
+/// [`Error::Conflict`] when it holds another job's output, or files that no manifest explains.
+pub async fn existing(storage: &Storage, kind: ManifestKind, job: &str) -> Result<Existing> {
+    let Some(manifest) = Manifest::latest(storage).await? else { return Ok(Existing::Nothing) };
+    if manifest.job == job && manifest.kind == kind {
+        return Ok(Existing::Current(Box::new(manifest)));
+    }
+    Err(Error::Conflict {
+        url: storage.url(""),
+        what: match manifest.kind {
+            ManifestKind::Dataset => "a data set made from other input or options".into(),
+            ManifestKind::Shards => "shards made from other input or options".into(),
+        },
+        help: "give another --out, or remove that folder first".into(),
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Manifest {
+        Manifest {
+            format_version: FORMAT_VERSION,
+            kind: ManifestKind::Dataset,
+            version: 1,
+            job: "00".into(),
+            input: InputRef { kind: "files".into(), digest: "11".into() },
+            options: serde_json::json!({}),
+            seed: 0,
+            schema: DatasetSchema::default(),
+            rows: 0,
+            tables: BTreeMap::new(),
+            ingest: None,
+            layout: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn publishing_is_once_and_idempotent() {
+        let storage = Storage::memory();
+        assert!(Manifest::latest(&storage).await.unwrap().is_none());
+        let manifest = sample();
+        manifest.publish(&storage).await.unwrap();
+        manifest.publish(&storage).await.unwrap();
+        let other = Manifest { job: "22".into(), ..sample() };
+        assert!(matches!(other.publish(&storage).await, Err(Error::Conflict { .. })));
+        assert_eq!(Manifest::latest(&storage).await.unwrap().unwrap(), manifest);
+        assert!(matches!(existing(&storage, ManifestKind::Dataset, "00").await.unwrap(), Existing::Current(_)));
+        assert!(existing(&storage, ManifestKind::Dataset, "33").await.is_err());
+        assert!(Manifest::require(&storage, ManifestKind::Shards).await.is_err());
+    }
+
+    #[test]
+    fn unknown_versions_fields_and_bytes_are_refused() {
+        let good = sample().to_bytes().unwrap();
+        assert_eq!(Manifest::from_bytes(&good, "m").unwrap(), sample());
+        let text = String::from_utf8(good).unwrap();
+        let newer = text.replace("\"format_version\": 1", "\"format_version\": 2");
+        assert!(matches!(Manifest::from_bytes(newer.as_bytes(), "m"), Err(Error::FormatVersion { found: 2, .. })));
+        let unknown = text.replace("\"seed\": 0", "\"seed\": 0, \"extra\": 1");
+        assert!(matches!(Manifest::from_bytes(unknown.as_bytes(), "m"), Err(Error::Json { .. })));
+        for cut in 0..text.len() - 1 {
+            assert!(Manifest::from_bytes(&text.as_bytes()[..cut], "m").is_err());
+        }
+    }
+
+    #[test]
+    fn lanes_and_nodes_add_up() {
+        let split = SplitInfo { name: "s".into(), share: "1/1".into(), rows: 1003, first_node: 3, files_per_lane: 1 };
+        assert_eq!((0..32).map(|v| split.lane_rows(v, 32)).sum::<u64>(), 1003);
+        assert_eq!(split.node_of(0, 4), 3);
+        assert_eq!(split.node_of(1, 4), 0);
+    }
+}

@@ -1,0 +1,381 @@
+//! The manifest's tables: files with their row groups, strata, categories and statistics, each a small Parquet file.
+
+use std::sync::Arc;
+
+use arrow::{
+    array::{Array, ArrayRef, AsArray, Float64Array, LargeStringArray, UInt32Array, UInt64Array},
+    datatypes::{DataType, Field, Float64Type, Schema, UInt32Type, UInt64Type},
+    record_batch::RecordBatch,
+};
+
+use crate::{
+    error::{Error, Result},
+    manifest::{META, Manifest, TableRef},
+    parquet_reader::ParquetFile,
+    parquet_writer::{EncodedFile, encode_file},
+    statistics::ColumnStatistics,
+    storage::Storage,
+};
+
+/// A data file of a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    /// Path below the root.
+    pub path: String,
+    /// Its split; empty for a clean data set.
+    pub split: String,
+    /// Its lane; 0 for a clean data set.
+    pub lane: u32,
+    /// Ordinal within its lane (or data set).
+    pub sequence: u32,
+    /// Rows.
+    pub rows: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub blake3: String,
+    /// Row groups in order.
+    pub row_groups: Vec<RowGroupEntry>,
+}
+
+/// A row group of a data file.
+pub type RowGroupEntry = crate::parquet_writer::EncodedRowGroup;
+
+impl FileEntry {
+    /// The entry of `file` stored at `path`.
+    #[must_use]
+    pub fn new(path: String, split: &str, lane: u32, sequence: u32, file: &EncodedFile) -> Self {
+        Self {
+            path,
+            split: split.to_owned(),
+            lane,
+            sequence,
+            rows: file.rows,
+            bytes: file.bytes.len() as u64,
+            blake3: file.blake3.clone(),
+            row_groups: file.row_groups.clone(),
+        }
+    }
+}
+
+/// Rows of a stratum in a split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StratumEntry {
+    /// Ordinal of the stratum.
+    pub stratum: u32,
+    /// Its value: the stratify columns' values joined by ` | `, `∅` for null.
+    pub value: String,
+    /// The split.
+    pub split: String,
+    /// Rows.
+    pub rows: u64,
+}
+
+/// A value of a categorical column in a split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CategoryEntry {
+    /// The split; empty for a clean data set.
+    pub split: String,
+    /// The column.
+    pub column: String,
+    /// The value as text.
+    pub value: String,
+    /// Rows that have it.
+    pub rows: u64,
+}
+
+/// Statistics of a column in a split.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatisticsEntry {
+    /// The split; empty for a clean data set.
+    pub split: String,
+    /// The column.
+    pub column: String,
+    /// The figures.
+    pub statistics: ColumnStatistics,
+}
+
+/// Name of the files table.
+pub const FILES: &str = "files";
+/// Name of the strata table.
+pub const STRATA: &str = "strata";
+/// Name of the categories table.
+pub const CATEGORIES: &str = "categories";
+/// Name of the statistics table.
+pub const STATISTICS: &str = "statistics";
+
+/// Stores a table under its digest and gives the reference for the manifest.
+///
+/// # Errors
+/// Storage and encoding errors.
+pub async fn write_table(storage: &Storage, name: &str, batch: &RecordBatch) -> Result<TableRef> {
+    let file = encode_file(name, &batch.schema(), std::slice::from_ref(batch))?;
+    let path = format!("{META}/tables/{name}-{}.parquet", file.digest8());
+    let table = TableRef { path, rows: file.rows, bytes: file.bytes.len() as u64, blake3: file.blake3 };
+    storage.put(&table.path, file.bytes).await?;
+    Ok(table)
+}
+
+/// Reads table `name` of `manifest`, checking its digest.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the bytes are not those of the manifest, or the table is not named there.
+pub async fn read_table(storage: &Storage, manifest: &Manifest, name: &str) -> Result<RecordBatch> {
+    let table = manifest.tables.get(name).ok_or_else(|| {
+        Error::corrupt(storage.url(&Manifest::path(manifest.version)), format!("it names no table \"{name}\""))
+    })?;
+    let url = storage.url(&table.path);
+    let bytes = storage.get(&table.path).await?;
+    if blake3::hash(&bytes).to_hex().as_str() != table.blake3 {
+        return Err(Error::corrupt(url, "its digest is not the manifest's"));
+    }
+    let file = ParquetFile::open(storage, &table.path).await?;
+    let mut batches = Vec::new();
+    for index in 0..file.row_group_rows().len() {
+        let group = crate::parquet_reader::RowGroupBytes::new(0, bytes.clone());
+        batches.push(file.decode(index, &group, None)?);
+    }
+    arrow::compute::concat_batches(file.schema(), &batches).map_err(|e| Error::corrupt(url, e.to_string()))
+}
+
+fn table(columns: Vec<(&str, ArrayRef)>) -> Result<RecordBatch> {
+    let fields: Vec<Field> =
+        columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), *a.data_type() == DataType::Float64)).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, a)| a).collect())
+        .map_err(|source| Error::Arrow { action: "build a table".into(), source })
+}
+
+fn text<'a>(values: impl Iterator<Item = &'a str>) -> ArrayRef {
+    Arc::new(LargeStringArray::from_iter_values(values))
+}
+
+fn u64s(values: impl Iterator<Item = u64>) -> ArrayRef {
+    Arc::new(UInt64Array::from_iter_values(values))
+}
+
+fn u32s(values: impl Iterator<Item = u32>) -> ArrayRef {
+    Arc::new(UInt32Array::from_iter_values(values))
+}
+
+/// A column of a table that was read back.
+struct Reader<'a> {
+    batch: &'a RecordBatch,
+    url: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn column(&self, name: &str, data_type: &DataType) -> Result<&'a ArrayRef> {
+        self.batch
+            .column_by_name(name)
+            .filter(|c| c.data_type() == data_type)
+            .ok_or_else(|| Error::corrupt(self.url, format!("it has no column \"{name}\" of type {data_type}")))
+    }
+
+    fn text(&self, name: &str) -> Result<&'a LargeStringArray> {
+        Ok(self.column(name, &DataType::LargeUtf8)?.as_string::<i64>())
+    }
+
+    fn u64(&self, name: &str) -> Result<&'a UInt64Array> {
+        Ok(self.column(name, &DataType::UInt64)?.as_primitive::<UInt64Type>())
+    }
+
+    fn u32(&self, name: &str) -> Result<&'a UInt32Array> {
+        Ok(self.column(name, &DataType::UInt32)?.as_primitive::<UInt32Type>())
+    }
+
+    fn f64(&self, name: &str) -> Result<&'a Float64Array> {
+        Ok(self.column(name, &DataType::Float64)?.as_primitive::<Float64Type>())
+    }
+}
+
+/// The files table: one row a row group, file fields repeated.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn files_table(files: &[FileEntry]) -> Result<RecordBatch> {
+    let rows: Vec<(&FileEntry, u32, &RowGroupEntry)> =
+        files.iter().flat_map(|f| f.row_groups.iter().enumerate().map(move |(i, g)| (f, i as u32, g))).collect();
+    table(vec![
+        ("path", text(rows.iter().map(|r| r.0.path.as_str()))),
+        ("split", text(rows.iter().map(|r| r.0.split.as_str()))),
+        ("lane", u32s(rows.iter().map(|r| r.0.lane))),
+        ("sequence", u32s(rows.iter().map(|r| r.0.sequence))),
+        ("file_rows", u64s(rows.iter().map(|r| r.0.rows))),
+        ("file_bytes", u64s(rows.iter().map(|r| r.0.bytes))),
+        ("file_blake3", text(rows.iter().map(|r| r.0.blake3.as_str()))),
+        ("row_group", u32s(rows.iter().map(|r| r.1))),
+        ("rows", u64s(rows.iter().map(|r| r.2.rows))),
+        ("offset", u64s(rows.iter().map(|r| r.2.offset))),
+        ("length", u64s(rows.iter().map(|r| r.2.length))),
+        ("decoded_bytes", u64s(rows.iter().map(|r| r.2.decoded_bytes))),
+        ("blake3", text(rows.iter().map(|r| r.2.blake3.as_str()))),
+    ])
+}
+
+/// The files of `manifest`, in (split, lane, sequence) order as written.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<FileEntry>> {
+    let batch = read_table(storage, manifest, FILES).await?;
+    let url = storage.url(manifest.tables.get(FILES).map_or("", |t| &t.path));
+    let read = Reader { batch: &batch, url: &url };
+    let (path, split, lane, sequence) = (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);
+    let (file_rows, file_bytes, file_blake3) = (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?);
+    let (group, rows, offset, length) = (read.u32("row_group")?, read.u64("rows")?, read.u64("offset")?, read.u64("length")?);
+    let (decoded, blake3) = (read.u64("decoded_bytes")?, read.text("blake3")?);
+    let mut files: Vec<FileEntry> = Vec::new();
+    for i in 0..batch.num_rows() {
+        if files.last().is_none_or(|f| f.path != path.value(i)) {
+            files.push(FileEntry {
+                path: path.value(i).to_owned(),
+                split: split.value(i).to_owned(),
+                lane: lane.value(i),
+                sequence: sequence.value(i),
+                rows: file_rows.value(i),
+                bytes: file_bytes.value(i),
+                blake3: file_blake3.value(i).to_owned(),
+                row_groups: Vec::new(),
+            });
+        }
+        let Some(file) = files.last_mut() else { continue };
+        if file.row_groups.len() != group.value(i) as usize {
+            return Err(Error::corrupt(&url, format!("row groups of {} are out of order", file.path)));
+        }
+        file.row_groups.push(RowGroupEntry {
+            rows: rows.value(i),
+            offset: offset.value(i),
+            length: length.value(i),
+            decoded_bytes: decoded.value(i),
+            blake3: blake3.value(i).to_owned(),
+        });
+    }
+    Ok(files)
+}
+
+/// The strata table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn strata_table(strata: &[StratumEntry]) -> Result<RecordBatch> {
+    table(vec![
+        ("stratum", u32s(strata.iter().map(|s| s.stratum))),
+        ("value", text(strata.iter().map(|s| s.value.as_str()))),
+        ("split", text(strata.iter().map(|s| s.split.as_str()))),
+        ("rows", u64s(strata.iter().map(|s| s.rows))),
+    ])
+}
+
+/// The strata of `manifest`.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_strata(storage: &Storage, manifest: &Manifest) -> Result<Vec<StratumEntry>> {
+    let batch = read_table(storage, manifest, STRATA).await?;
+    let url = storage.url(STRATA);
+    let read = Reader { batch: &batch, url: &url };
+    let (stratum, value, split, rows) = (read.u32("stratum")?, read.text("value")?, read.text("split")?, read.u64("rows")?);
+    Ok((0..batch.num_rows())
+        .map(|i| StratumEntry {
+            stratum: stratum.value(i),
+            value: value.value(i).to_owned(),
+            split: split.value(i).to_owned(),
+            rows: rows.value(i),
+        })
+        .collect())
+}
+
+/// The categories table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn categories_table(categories: &[CategoryEntry]) -> Result<RecordBatch> {
+    table(vec![
+        ("split", text(categories.iter().map(|c| c.split.as_str()))),
+        ("column", text(categories.iter().map(|c| c.column.as_str()))),
+        ("value", text(categories.iter().map(|c| c.value.as_str()))),
+        ("rows", u64s(categories.iter().map(|c| c.rows))),
+    ])
+}
+
+/// The categories of `manifest`, in (split, column, value) order as written: values of text in byte order, of numbers
+/// in numeric order.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_categories(storage: &Storage, manifest: &Manifest) -> Result<Vec<CategoryEntry>> {
+    let batch = read_table(storage, manifest, CATEGORIES).await?;
+    let url = storage.url(CATEGORIES);
+    let read = Reader { batch: &batch, url: &url };
+    let (split, column, value, rows) = (read.text("split")?, read.text("column")?, read.text("value")?, read.u64("rows")?);
+    Ok((0..batch.num_rows())
+        .map(|i| CategoryEntry {
+            split: split.value(i).to_owned(),
+            column: column.value(i).to_owned(),
+            value: value.value(i).to_owned(),
+            rows: rows.value(i),
+        })
+        .collect())
+}
+
+/// The statistics table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn statistics_table(entries: &[StatisticsEntry]) -> Result<RecordBatch> {
+    let float = |f: fn(&ColumnStatistics) -> Option<f64>| -> ArrayRef {
+        Arc::new(entries.iter().map(|e| f(&e.statistics)).collect::<Float64Array>())
+    };
+    table(vec![
+        ("split", text(entries.iter().map(|e| e.split.as_str()))),
+        ("column", text(entries.iter().map(|e| e.column.as_str()))),
+        ("rows", u64s(entries.iter().map(|e| e.statistics.rows))),
+        ("nulls", u64s(entries.iter().map(|e| e.statistics.nulls))),
+        ("non_finite", u64s(entries.iter().map(|e| e.statistics.non_finite))),
+        ("min", float(|s| s.min)),
+        ("max", float(|s| s.max)),
+        ("mean", float(|s| s.mean)),
+        ("deviation", float(|s| s.deviation)),
+        ("q01", float(|s| s.quantiles[0])),
+        ("q05", float(|s| s.quantiles[1])),
+        ("q25", float(|s| s.quantiles[2])),
+        ("q50", float(|s| s.quantiles[3])),
+        ("q75", float(|s| s.quantiles[4])),
+        ("q95", float(|s| s.quantiles[5])),
+        ("q99", float(|s| s.quantiles[6])),
+    ])
+}
+
+/// The statistics of `manifest`.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_statistics(storage: &Storage, manifest: &Manifest) -> Result<Vec<StatisticsEntry>> {
+    let batch = read_table(storage, manifest, STATISTICS).await?;
+    let url = storage.url(STATISTICS);
+    let read = Reader { batch: &batch, url: &url };
+    let (split, column) = (read.text("split")?, read.text("column")?);
+    let (rows, nulls, non_finite) = (read.u64("rows")?, read.u64("nulls")?, read.u64("non_finite")?);
+    let float = |name: &str| -> Result<Vec<Option<f64>>> { Ok(read.f64(name)?.iter().collect()) };
+    let (min, max, mean, deviation) = (float("min")?, float("max")?, float("mean")?, float("deviation")?);
+    let mut quantiles = Vec::new();
+    for name in ["q01", "q05", "q25", "q50", "q75", "q95", "q99"] {
+        quantiles.push(float(name)?);
+    }
+    Ok((0..batch.num_rows())
+        .map(|i| StatisticsEntry {
+            split: split.value(i).to_owned(),
+            column: column.value(i).to_owned(),
+            statistics: ColumnStatistics {
+                rows: rows.value(i),
+                nulls: nulls.value(i),
+                non_finite: non_finite.value(i),
+                min: min[i],
+                max: max[i],
+                mean: mean[i],
+                deviation: deviation[i],
+                quantiles: std::array::from_fn(|q| quantiles[q][i]),
+            },
+        })
+        .collect())
+}

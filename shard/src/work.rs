@@ -1,0 +1,102 @@
+//! Receipts of finished work units, so that a killed job goes on where it was.
+//!
+//! A unit's receipt lies under `_gristmill/work/<job digest>/` and is put if absent after the unit's file is whole. The
+//! folder is removed once the manifest is published; another job's receipts are never read, since the digest differs.
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+use std::ops::Range;
+
+use crate::{
+    error::{Error, Result},
+    manifest::META,
+    storage::Storage,
+};
+
+/// The work folder of one job.
+#[derive(Debug, Clone)]
+pub struct Work {
+    storage: Storage,
+    folder: String,
+}
+
+impl Work {
+    /// The work folder of the job with digest `job` at `storage`.
+    #[must_use]
+    pub fn new(storage: &Storage, job: &str) -> Self {
+        Self { storage: storage.clone(), folder: format!("{META}/work/{}", job.get(..16).unwrap_or(job)) }
+    }
+
+    fn receipt_path(&self, unit: &str) -> String {
+        format!("{}/{unit}.json", self.folder)
+    }
+
+    /// The receipt of `unit`, `None` when it is not done.
+    ///
+    /// # Errors
+    /// Storage errors; a receipt that can't be read is treated as absent, and the unit is done again.
+    pub async fn receipt<T: DeserializeOwned>(&self, unit: &str) -> Result<Option<T>> {
+        match self.storage.get(&self.receipt_path(unit)).await {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Records that `unit` is done.
+    ///
+    /// # Errors
+    /// Storage errors.
+    pub async fn record<T: Serialize + Sync>(&self, unit: &str, receipt: &T) -> Result<()> {
+        let path = self.receipt_path(unit);
+        let bytes = serde_json::to_vec(receipt).map_err(|source| Error::Json { url: self.storage.url(&path), source })?;
+        self.storage.put_if_absent(&path, bytes).await.map(drop)
+    }
+
+    /// Stores an intermediate file and gives its path below the storage's root.
+    ///
+    /// # Errors
+    /// Storage errors.
+    pub async fn put(&self, name: &str, bytes: Bytes) -> Result<String> {
+        let path = format!("{}/{name}", self.folder);
+        self.storage.put(&path, bytes).await?;
+        Ok(path)
+    }
+
+    /// Reads `range` of an intermediate file.
+    ///
+    /// # Errors
+    /// Storage errors.
+    pub async fn get_range(&self, path: &str, range: Range<u64>) -> Result<Bytes> {
+        self.storage.get_range(path, range).await
+    }
+
+    /// Removes all work folders and half-written files of the output: call it when the manifest is published.
+    ///
+    /// # Errors
+    /// Storage errors.
+    pub async fn clear(&self) -> Result<()> {
+        self.storage.delete_prefix(&format!("{META}/work")).await?;
+        self.storage.remove_half_written("").await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn receipts_are_kept_per_job_and_cleared() {
+        let storage = Storage::memory();
+        let work = Work::new(&storage, "aaaaaaaaaaaaaaaaaaaa");
+        assert_eq!(work.receipt::<u32>("unit-0").await.unwrap(), None);
+        work.record("unit-0", &7_u32).await.unwrap();
+        work.record("unit-0", &8_u32).await.unwrap();
+        assert_eq!(work.receipt::<u32>("unit-0").await.unwrap(), Some(7));
+        assert_eq!(Work::new(&storage, "bbbbbbbbbbbbbbbbbbbb").receipt::<u32>("unit-0").await.unwrap(), None);
+        storage.put(&work.receipt_path("unit-1"), "not json").await.unwrap();
+        assert_eq!(work.receipt::<u32>("unit-1").await.unwrap(), None);
+        work.clear().await.unwrap();
+        assert!(storage.list(META).await.unwrap().is_empty());
+    }
+}
