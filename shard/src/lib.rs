@@ -2,6 +2,7 @@
 //!
 //! Every other crate of the workspace imports this one; it imports none of them.
 
+pub mod control;
 pub mod error;
 pub mod keys;
 pub mod manifest;
@@ -15,6 +16,7 @@ pub mod storage;
 pub mod tables;
 pub mod work;
 
+pub use control::{Control, Progress, StopFlag};
 pub use error::{Error, ErrorKind, Result, nearest_name};
 pub use manifest::{Manifest, ManifestKind};
 pub use shard_set::ShardSet;
