@@ -2,6 +2,7 @@
 //!
 //! Every other crate of the workspace imports this one; it imports none of them.
 
+pub mod assign;
 pub mod control;
 pub mod error;
 pub mod keys;
