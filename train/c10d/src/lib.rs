@@ -45,6 +45,8 @@ mod error;
 mod world;
 
 #[cfg(feature = "torch")]
+mod agreement;
+#[cfg(feature = "torch")]
 mod ffi;
 #[cfg(feature = "torch")]
 mod process_group;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tch::{Kind, Tensor};
 
+use crate::agreement::fingerprint;
 use crate::ffi::{self, call};
 use crate::process_group::{ProcessGroup, usable};
 use crate::{Error, Result};
@@ -251,15 +252,6 @@ fn describe(params: &[Tensor], options: ReducerOptions) -> Vec<i64> {
         out.extend(size);
     }
     out
-}
-
-/// FNV-1a over the bytes: this only has to tell apart models that differ by mistake.
-fn fingerprint(numbers: &[i64]) -> i64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in numbers.iter().flat_map(|n| n.to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    hash.cast_signed()
 }
 
 /// The first difference of two descriptions, in words.
