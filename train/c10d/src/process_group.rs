@@ -232,7 +232,7 @@ impl ProcessGroup {
         let name = "all_reduce";
         in_place(name, tensor)?;
         if op == ReduceOp::Average && !is_floating(tensor) {
-            let problem = format!("the average of {:?} tensors is not defined: sum them and divide", tensor.f_kind());
+            let problem = format!("the average of {:?} tensors is not defined: sum them and divide", tensor.kind());
             return Err(Error::config(name, problem));
         }
         let code = match op {

@@ -1,5 +1,7 @@
 //! Collectives between real processes: results, and what happens when a peer is missing, stuck or killed.
 
+#![allow(clippy::unwrap_used)] // outside #[test] functions too
+
 mod ranks;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! The Reducer against one process that sees the whole batch.
 
+#![allow(clippy::unwrap_used)] // outside #[test] functions too
+
 mod ranks;
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Runs a test's body in several processes: the test binary starts itself again, once a rank, with torchrun's
 //! environment. The parent hosts the store, as torchrun's agent does, so no port is guessed.
 
-#![allow(dead_code)] // each test binary uses a part
+#![allow(dead_code, clippy::unwrap_used)] // each test binary uses a part; a failed unwrap is a failed test
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
