@@ -384,7 +384,7 @@ mod tests {
     }
 
     // Made once by this code and committed: a change is a new PLAN_VERSION.
-    const GOLDEN_ORDER: [u64; 12] = [0; 12];
+    const GOLDEN_ORDER: [u64; 12] = [13, 11, 15, 9, 18, 10, 11, 8, 11, 13, 13, 5];
 
     #[test]
     fn tails_are_counted() {
