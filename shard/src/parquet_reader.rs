@@ -5,7 +5,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow::{compute::cast, datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow::{compute::cast, datatypes::SchemaRef, record_batch::{RecordBatch, RecordBatchReader}};
 use bytes::{Buf, Bytes};
 use parquet::{
     arrow::{

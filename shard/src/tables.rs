@@ -95,6 +95,21 @@ pub struct StatisticsEntry {
     pub statistics: ColumnStatistics,
 }
 
+/// A file that rows came from; its ordinal, the upper bits of row ids, is its place in the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputEntry {
+    /// Path below the input's root.
+    pub path: String,
+    /// Rows.
+    pub rows: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of its footer.
+    pub footer_blake3: String,
+}
+
+/// Name of the inputs table.
+pub const INPUTS: &str = "inputs";
 /// Name of the files table.
 pub const FILES: &str = "files";
 /// Name of the strata table.
@@ -251,6 +266,38 @@ pub async fn read_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<Fi
         });
     }
     Ok(files)
+}
+
+/// The inputs table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn inputs_table(inputs: &[InputEntry]) -> Result<RecordBatch> {
+    table(vec![
+        ("path", text(inputs.iter().map(|i| i.path.as_str()))),
+        ("rows", u64s(inputs.iter().map(|i| i.rows))),
+        ("bytes", u64s(inputs.iter().map(|i| i.bytes))),
+        ("footer_blake3", text(inputs.iter().map(|i| i.footer_blake3.as_str()))),
+    ])
+}
+
+/// The inputs of `manifest`, in order of their ordinals.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_inputs(storage: &Storage, manifest: &Manifest) -> Result<Vec<InputEntry>> {
+    let batch = read_table(storage, manifest, INPUTS).await?;
+    let url = storage.url(INPUTS);
+    let read = Reader { batch: &batch, url: &url };
+    let (path, rows, bytes, footer) = (read.text("path")?, read.u64("rows")?, read.u64("bytes")?, read.text("footer_blake3")?);
+    Ok((0..batch.num_rows())
+        .map(|i| InputEntry {
+            path: path.value(i).to_owned(),
+            rows: rows.value(i),
+            bytes: bytes.value(i),
+            footer_blake3: footer.value(i).to_owned(),
+        })
+        .collect())
 }
 
 /// The strata table.
