@@ -58,7 +58,10 @@ impl Input {
             }
         };
         if paths.len() as u64 > MAX_FILES {
-            return Err(Error::usage(format!("{} has more than {MAX_FILES} files", storage.url("")), "merge small files first"));
+            return Err(Error::usage(
+                format!("{} has more than {MAX_FILES} files", storage.url("")),
+                "merge small files first",
+            ));
         }
         let files: Vec<Arc<ParquetFile>> = futures::stream::iter(paths)
             .map(|path| async move { ParquetFile::open(storage, &path).await.map(Arc::new) })
@@ -93,13 +96,8 @@ impl Input {
 
 async fn plain_files(storage: &Storage) -> Result<Vec<String>> {
     let hidden = |path: &str| path.split('/').any(|part| part.starts_with(['_', '.'])) || path.starts_with(META);
-    let paths: Vec<String> = storage
-        .list("")
-        .await?
-        .into_iter()
-        .map(|l| l.path)
-        .filter(|p| p.ends_with(".parquet") && !hidden(p))
-        .collect();
+    let paths: Vec<String> =
+        storage.list("").await?.into_iter().map(|l| l.path).filter(|p| p.ends_with(".parquet") && !hidden(p)).collect();
     if paths.is_empty() {
         return Err(Error::NotFound {
             url: storage.url(""),
@@ -136,7 +134,8 @@ fn common_schema(storage: &Storage, files: &[Arc<ParquetFile>]) -> Result<Datase
             common = Some(schema);
             continue;
         };
-        let shape = |s: &DatasetSchema| s.columns.iter().map(|c| (c.name.clone(), c.column_type.clone())).collect::<Vec<_>>();
+        let shape =
+            |s: &DatasetSchema| s.columns.iter().map(|c| (c.name.clone(), c.column_type.clone())).collect::<Vec<_>>();
         let (a, b) = (shape(first), shape(&schema));
         if a != b {
             let differs = a.iter().find(|c| !b.contains(c)).or_else(|| b.iter().find(|c| !a.contains(c)));
@@ -165,10 +164,7 @@ pub fn shard_schema(schema: &DatasetSchema) -> SchemaRef {
 mod tests {
     use super::*;
     use crate::parquet_writer::encode_file;
-    use arrow::{
-        array::{ArrayRef, Int32Array, Int64Array, RecordBatch},
-        datatypes::DataType,
-    };
+    use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch};
 
     async fn put(storage: &Storage, path: &str, name: &str, column: ArrayRef) {
         let schema = Arc::new(Schema::new(vec![Field::new(name, column.data_type().clone(), false)]));

@@ -152,7 +152,8 @@ pub async fn shard(input: &Storage, out: &Storage, options: &ShardOptions, contr
         work.clear().await?;
         return Ok(ShardOutcome { manifest: *manifest, already_current: true });
     }
-    let job = Job { input: Arc::new(input), out: out.clone(), options: options.clone(), control: control.clone(), work };
+    let job =
+        Job { input: Arc::new(input), out: out.clone(), options: options.clone(), control: control.clone(), work };
     let counted = job.count().await?;
     let plan = Arc::new(job.assign(&counted)?);
     let runs = job.spill(&counted, &plan).await?;
@@ -233,14 +234,20 @@ impl Job {
                             "row group {index} of {} has {rows} rows, about {decoded_bytes} bytes when decoded",
                             self.input.storage.url(file.path())
                         ),
-                        format!("give --memory at least {}, or write the input with smaller row groups", decoded_bytes * COPIES),
+                        format!(
+                            "give --memory at least {}, or write the input with smaller row groups",
+                            decoded_bytes * COPIES
+                        ),
                     ));
                 }
                 groups.push(Group { ordinal: ordinal as u64, file: Arc::clone(file), index, first_row, decoded_bytes });
                 first_row += rows;
             }
             if first_row > MAX_FILE_ROWS {
-                return Err(Error::usage(format!("{} has more than 2^40 rows", file.path()), "cut it into several files"));
+                return Err(Error::usage(
+                    format!("{} has more than 2^40 rows", file.path()),
+                    "cut it into several files",
+                ));
             }
         }
         Ok(groups)
@@ -310,10 +317,14 @@ impl Job {
         for (s, name) in splits.names().iter().enumerate() {
             let lane_rows = rows[s].div_ceil(u64::from(lanes));
             let lane_bytes = u128::from(counted.decoded_bytes) * u128::from(lane_rows) / u128::from(total.max(1));
-            let files = lane_bytes.div_ceil(u128::from(self.options.shard_bytes)).clamp(1, u128::from(lane_rows.max(1)));
+            let files =
+                lane_bytes.div_ceil(u128::from(self.options.shard_bytes)).clamp(1, u128::from(lane_rows.max(1)));
             let files_per_lane = u32::try_from(files).unwrap_or(u32::MAX);
             if lane_rows > u64::from(u32::MAX) {
-                return Err(Error::usage(format!("a lane of split \"{name}\" has {lane_rows} rows, at most 2^32 fit"), "use more --lanes"));
+                return Err(Error::usage(
+                    format!("a lane of split \"{name}\" has {lane_rows} rows, at most 2^32 fit"),
+                    "use more --lanes",
+                ));
             }
             factors.push(factor_chain(&[nodes, lanes / nodes, files_per_lane]));
             infos.push(SplitInfo {
@@ -504,7 +515,8 @@ impl Job {
             let whole = concat_batches(&schema, &batches).map_err(fail)?;
             drop(batches);
             let permutation = Permutation::new(key, whole.num_rows() as u64);
-            let order = UInt32Array::from_iter_values((0..whole.num_rows() as u64).map(|i| permutation.apply(i) as u32));
+            let order =
+                UInt32Array::from_iter_values((0..whole.num_rows() as u64).map(|i| permutation.apply(i) as u32));
             let whole = take_record_batch(&whole, &order).map_err(fail)?;
             let mut statistics = BTreeMap::new();
             for (field, column) in schema.fields().iter().zip(whole.columns()) {

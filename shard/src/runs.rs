@@ -71,7 +71,9 @@ pub fn encode(batch: &RecordBatch, destinations: &[Destination]) -> Result<(Byte
             .map_err(fail)?;
         let offset = bytes.len() as u64;
         let (metadata, body) = write_message(&mut bytes, encoded, &options).map_err(fail)?;
-        let fits = |n: usize| u32::try_from(n).map_err(|_| Error::usage("a run's slice exceeds 4 GiB", "use smaller row groups"));
+        let fits = |n: usize| {
+            u32::try_from(n).map_err(|_| Error::usage("a run's slice exceeds 4 GiB", "use smaller row groups"))
+        };
         index.extend_from_slice(&destination.leaf.to_le_bytes());
         index.extend_from_slice(&(destination.split as u32).to_le_bytes());
         index.extend_from_slice(&(rows as u32).to_le_bytes());
@@ -143,7 +145,8 @@ mod tests {
         let n = Int64Array::from_iter_values(0..100);
         let s: LargeStringArray = (0..100).map(|i| (i % 4 != 0).then(|| format!("{i}"))).collect();
         let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(n), Arc::new(s)]).unwrap();
-        let destinations: Vec<Destination> = (0..100).map(|i| Destination { split: i % 2, leaf: (i % 3) as u32 }).collect();
+        let destinations: Vec<Destination> =
+            (0..100).map(|i| Destination { split: i % 2, leaf: (i % 3) as u32 }).collect();
         let (bytes, at) = encode(&batch, &destinations).unwrap();
         let index = decode_index(&bytes[at as usize..], "run").unwrap();
         assert_eq!(index.len(), 6);

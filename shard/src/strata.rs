@@ -33,7 +33,10 @@ pub fn check_stratify(schema: &DatasetSchema, columns: &[String]) -> Result<()> 
         }
         if column.column_type.to_arrow().is_floating() {
             return Err(Error::usage(
-                format!("--stratify: column \"{name}\" has type {}, almost every row would be its own stratum", column.column_type),
+                format!(
+                    "--stratify: column \"{name}\" has type {}, almost every row would be its own stratum",
+                    column.column_type
+                ),
                 "derive a column of classes or bins at ingest (for example --sql 'SELECT *, delay > 15 AS late FROM input')",
             ));
         }
@@ -79,7 +82,10 @@ impl Strata {
     /// [`Error::Usage`] for more than 2^32 strata, [`Error::Arrow`] when a key can't be shown.
     pub fn new(counts: &BTreeMap<StratumKey, u64>, schema: &SchemaRef) -> Result<Self> {
         if u32::try_from(counts.len()).is_err() {
-            return Err(Error::usage(format!("{} strata are too many", counts.len()), "stratify by fewer or coarser columns"));
+            return Err(Error::usage(
+                format!("{} strata are too many", counts.len()),
+                "stratify by fewer or coarser columns",
+            ));
         }
         let strata = counts
             .iter()
@@ -164,7 +170,10 @@ pub fn key_columns(batch: &RecordBatch, stratify: &[String]) -> Result<Vec<Array
     stratify
         .iter()
         .map(|name| {
-            batch.column_by_name(name).cloned().ok_or_else(|| Error::internal(format!("stratify column \"{name}\" was not read")))
+            batch
+                .column_by_name(name)
+                .cloned()
+                .ok_or_else(|| Error::internal(format!("stratify column \"{name}\" was not read")))
         })
         .collect()
 }

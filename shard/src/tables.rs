@@ -154,8 +154,10 @@ pub async fn read_table(storage: &Storage, manifest: &Manifest, name: &str) -> R
 }
 
 fn table(columns: Vec<(&str, ArrayRef)>) -> Result<RecordBatch> {
-    let fields: Vec<Field> =
-        columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), *a.data_type() == DataType::Float64)).collect();
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(n, a)| Field::new(*n, a.data_type().clone(), *a.data_type() == DataType::Float64))
+        .collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, a)| a).collect())
         .map_err(|source| Error::Arrow { action: "build a table".into(), source })
 }
@@ -235,9 +237,12 @@ pub async fn read_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<Fi
     let batch = read_table(storage, manifest, FILES).await?;
     let url = storage.url(manifest.tables.get(FILES).map_or("", |t| &t.path));
     let read = Reader { batch: &batch, url: &url };
-    let (path, split, lane, sequence) = (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);
-    let (file_rows, file_bytes, file_blake3) = (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?);
-    let (group, rows, offset, length) = (read.u32("row_group")?, read.u64("rows")?, read.u64("offset")?, read.u64("length")?);
+    let (path, split, lane, sequence) =
+        (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);
+    let (file_rows, file_bytes, file_blake3) =
+        (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?);
+    let (group, rows, offset, length) =
+        (read.u32("row_group")?, read.u64("rows")?, read.u64("offset")?, read.u64("length")?);
     let (decoded, blake3) = (read.u64("decoded_bytes")?, read.text("blake3")?);
     let mut files: Vec<FileEntry> = Vec::new();
     for i in 0..batch.num_rows() {
@@ -289,7 +294,8 @@ pub async fn read_inputs(storage: &Storage, manifest: &Manifest) -> Result<Vec<I
     let batch = read_table(storage, manifest, INPUTS).await?;
     let url = storage.url(INPUTS);
     let read = Reader { batch: &batch, url: &url };
-    let (path, rows, bytes, footer) = (read.text("path")?, read.u64("rows")?, read.u64("bytes")?, read.text("footer_blake3")?);
+    let (path, rows, bytes, footer) =
+        (read.text("path")?, read.u64("rows")?, read.u64("bytes")?, read.text("footer_blake3")?);
     Ok((0..batch.num_rows())
         .map(|i| InputEntry {
             path: path.value(i).to_owned(),
@@ -321,7 +327,8 @@ pub async fn read_strata(storage: &Storage, manifest: &Manifest) -> Result<Vec<S
     let batch = read_table(storage, manifest, STRATA).await?;
     let url = storage.url(STRATA);
     let read = Reader { batch: &batch, url: &url };
-    let (stratum, value, split, rows) = (read.u32("stratum")?, read.text("value")?, read.text("split")?, read.u64("rows")?);
+    let (stratum, value, split, rows) =
+        (read.u32("stratum")?, read.text("value")?, read.text("split")?, read.u64("rows")?);
     Ok((0..batch.num_rows())
         .map(|i| StratumEntry {
             stratum: stratum.value(i),
@@ -354,7 +361,8 @@ pub async fn read_categories(storage: &Storage, manifest: &Manifest) -> Result<V
     let batch = read_table(storage, manifest, CATEGORIES).await?;
     let url = storage.url(CATEGORIES);
     let read = Reader { batch: &batch, url: &url };
-    let (split, column, value, rows) = (read.text("split")?, read.text("column")?, read.text("value")?, read.u64("rows")?);
+    let (split, column, value, rows) =
+        (read.text("split")?, read.text("column")?, read.text("value")?, read.u64("rows")?);
     Ok((0..batch.num_rows())
         .map(|i| CategoryEntry {
             split: split.value(i).to_owned(),

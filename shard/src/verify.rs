@@ -123,7 +123,12 @@ impl VerifyReport {
     }
 }
 
-async fn check_table(storage: &Storage, name: &str, table: &crate::manifest::TableRef, report: &mut VerifyReport) -> Result<()> {
+async fn check_table(
+    storage: &Storage,
+    name: &str,
+    table: &crate::manifest::TableRef,
+    report: &mut VerifyReport,
+) -> Result<()> {
     match storage.get(&table.path).await {
         Ok(bytes) if blake3::hash(&bytes).to_hex().as_str() == table.blake3 => report.bytes += bytes.len() as u64,
         Ok(_) => report.add(&table.path, format!("table \"{name}\" is not what was written (its digest differs)")),
@@ -142,10 +147,22 @@ struct FileCheck {
     strata: BTreeMap<StratumKey, u64>,
 }
 
-async fn check_file(storage: Storage, file: FileEntry, stratify: Vec<String>, ids: bool, control: &Control) -> Result<FileCheck> {
+async fn check_file(
+    storage: Storage,
+    file: FileEntry,
+    stratify: Vec<String>,
+    ids: bool,
+    control: &Control,
+) -> Result<FileCheck> {
     control.stop.check()?;
-    let mut check =
-        FileCheck { path: file.path.clone(), rows: 0, bytes: 0, problems: Vec::new(), ids: Vec::new(), strata: BTreeMap::new() };
+    let mut check = FileCheck {
+        path: file.path.clone(),
+        rows: 0,
+        bytes: 0,
+        problems: Vec::new(),
+        ids: Vec::new(),
+        strata: BTreeMap::new(),
+    };
     let bytes = match storage.get(&file.path).await {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -184,7 +201,14 @@ async fn check_file(storage: Storage, file: FileEntry, stratify: Vec<String>, id
     .await
 }
 
-fn read_rows(parquet: &ParquetFile, file: &FileEntry, bytes: &RowGroupBytes, stratify: &[String], ids: bool, check: &mut FileCheck) {
+fn read_rows(
+    parquet: &ParquetFile,
+    file: &FileEntry,
+    bytes: &RowGroupBytes,
+    stratify: &[String],
+    ids: bool,
+    check: &mut FileCheck,
+) {
     let rows: Vec<u64> = file.row_groups.iter().map(|g| g.rows).collect();
     if parquet.row_group_rows() != rows || file.rows != rows.iter().sum::<u64>() {
         check.problems.push("its row groups are not those of the manifest".into());
@@ -258,7 +282,10 @@ impl Once {
             *word |= 1 << (row % 64);
         }
         if repeated > 0 {
-            report.add(path, format!("{repeated} rows are in the set a second time (first: {ROW_ID} {})", first.unwrap_or(0)));
+            report.add(
+                path,
+                format!("{repeated} rows are in the set a second time (first: {ROW_ID} {})", first.unwrap_or(0)),
+            );
         }
         if unknown > 0 {
             report.add(path, format!("{unknown} rows are of no input (first: {ROW_ID} {})", first.unwrap_or(0)));
@@ -313,7 +340,12 @@ fn check_balance(
 }
 
 /// Floor and ceiling of each stratum's share of each split, and of the whole.
-fn check_splits(layout: &Layout, by_stratum: &HashMap<&StratumKey, Vec<(usize, u32, u64)>>, path: &str, report: &mut VerifyReport) {
+fn check_splits(
+    layout: &Layout,
+    by_stratum: &HashMap<&StratumKey, Vec<(usize, u32, u64)>>,
+    path: &str,
+    report: &mut VerifyReport,
+) {
     if !report.problems.is_empty() {
         return;
     }
@@ -331,10 +363,14 @@ fn check_splits(layout: &Layout, by_stratum: &HashMap<&StratumKey, Vec<(usize, u
             totals[*split] += rows;
         }
         let n: u64 = counts.iter().sum();
-        outside += counts.iter().enumerate().filter(|(s, count)| {
-            let (low, high) = shares.bounds(*s, n);
-            !(low..=high).contains(*count)
-        }).count();
+        outside += counts
+            .iter()
+            .enumerate()
+            .filter(|(s, count)| {
+                let (low, high) = shares.bounds(*s, n);
+                !(low..=high).contains(*count)
+            })
+            .count();
     }
     if outside > 0 {
         report.add(path, format!("{outside} strata are outside their share of a split"));
@@ -343,7 +379,10 @@ fn check_splits(layout: &Layout, by_stratum: &HashMap<&StratumKey, Vec<(usize, u
     for (s, total) in totals.iter().enumerate() {
         let (low, high) = shares.bounds(s, n);
         if !(low..=high).contains(total) || *total != layout.splits[s].rows {
-            report.add(path, format!("split \"{}\" has {total} rows, its share is {low} to {high}", layout.splits[s].name));
+            report.add(
+                path,
+                format!("split \"{}\" has {total} rows, its share is {low} to {high}", layout.splits[s].name),
+            );
         }
     }
 }
@@ -355,7 +394,13 @@ fn check_splits(layout: &Layout, by_stratum: &HashMap<&StratumKey, Vec<(usize, u
 pub async fn unlisted(storage: &Storage, files: &[FileEntry], manifest: &Manifest) -> Result<Vec<String>> {
     let known: HashSet<&str> =
         files.iter().map(|f| f.path.as_str()).chain(manifest.tables.values().map(|t| t.path.as_str())).collect();
-    Ok(storage.list("").await?.into_iter().map(|l| l.path).filter(|p| is_ours(p) && !known.contains(p.as_str())).collect())
+    Ok(storage
+        .list("")
+        .await?
+        .into_iter()
+        .map(|l| l.path)
+        .filter(|p| is_ours(p) && !known.contains(p.as_str()))
+        .collect())
 }
 
 /// Whether a path has the form of a data file or table of ours: `…-<8 hexadecimal digits>.parquet`.

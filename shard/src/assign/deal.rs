@@ -62,11 +62,10 @@ impl Dealing {
     /// # Errors
     /// [`Error::Usage`] for more leaves than 2^31.
     pub fn new(hashes: &[u64], counts: &[u64], factors: &[u32], seed: u64, split: usize) -> Result<Self> {
-        let leaves = factors
-            .iter()
-            .try_fold(1_u32, |k, f| k.checked_mul(*f))
-            .filter(|k| *k <= 1 << 31)
-            .ok_or_else(|| Error::usage("nodes × lanes × files exceed 2^31", "use fewer lanes or larger --shard-bytes"))?;
+        let leaves =
+            factors.iter().try_fold(1_u32, |k, f| k.checked_mul(*f)).filter(|k| *k <= 1 << 31).ok_or_else(|| {
+                Error::usage("nodes × lanes × files exceed 2^31", "use fewer lanes or larger --shard-bytes")
+            })?;
         let mut tree = Tree::new(factors);
         let mut full_blocks = Vec::with_capacity(counts.len());
         let mut leftovers = Vec::with_capacity(counts.len());
@@ -82,10 +81,8 @@ impl Dealing {
             leftovers.push(taken);
         }
         let number = tree.numbers_by_size();
-        let leftovers = leftovers
-            .into_iter()
-            .map(|taken| taken.into_iter().map(|leaf| number[leaf as usize]).collect())
-            .collect();
+        let leftovers =
+            leftovers.into_iter().map(|taken| taken.into_iter().map(|leaf| number[leaf as usize]).collect()).collect();
         Ok(Self { leaves, seed, split, full_blocks, leftovers })
     }
 

@@ -160,7 +160,10 @@ mod tests {
                         counts[leaf % m as usize] += n;
                     }
                     for (child, n) in counts.iter().enumerate() {
-                        assert!(*n == n_cs / u64::from(m) || *n == n_cs.div_ceil(u64::from(m)), "{n} of {n_cs} at 1/{m}");
+                        assert!(
+                            *n == n_cs / u64::from(m) || *n == n_cs.div_ceil(u64::from(m)),
+                            "{n} of {n_cs} at 1/{m}"
+                        );
                         sizes[child] += n;
                     }
                 }

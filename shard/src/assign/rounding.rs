@@ -39,9 +39,8 @@ impl Shares {
         let mut names: Vec<String> = Vec::new();
         let mut shares: Vec<(u64, u64)> = Vec::new();
         for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
-            let (name, share) = part
-                .split_once('=')
-                .ok_or_else(|| Error::usage(format!("split \"{part}\" has no share"), help))?;
+            let (name, share) =
+                part.split_once('=').ok_or_else(|| Error::usage(format!("split \"{part}\" has no share"), help))?;
             let (name, share) = (name.trim(), share.trim());
             let plain = !name.is_empty()
                 && name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -52,9 +51,9 @@ impl Shares {
             if names.iter().any(|n| n == name) {
                 return Err(Error::usage(format!("split \"{name}\" is given twice"), help));
             }
-            let ratio = ratio(share)
-                .filter(|r| r.0 > 0)
-                .ok_or_else(|| Error::usage(format!("share \"{share}\" of split \"{name}\" is not a positive number"), help))?;
+            let ratio = ratio(share).filter(|r| r.0 > 0).ok_or_else(|| {
+                Error::usage(format!("share \"{share}\" of split \"{name}\" is not a positive number"), help)
+            })?;
             names.push(name.to_owned());
             shares.push(ratio);
         }
@@ -330,7 +329,21 @@ mod tests {
         assert_eq!((shares.fraction(0), shares.fraction(2)), ("4/5".into(), "1/10".into()));
         assert_eq!(shares.bounds(0, 10), (8, 8));
         assert!(Shares::parse("a=1/3,b=1/3,c=1/3").is_ok());
-        for bad in ["", "a", "a=", "a=x", "a=0.5", "a=0.5,b=0.6", "a=0.5,a=0.5", "a=-1", "a/b=1", "a=0,b=1", "a=1.5", "a=1/0", "a=0.3333333333,b=0.6666666667"] {
+        for bad in [
+            "",
+            "a",
+            "a=",
+            "a=x",
+            "a=0.5",
+            "a=0.5,b=0.6",
+            "a=0.5,a=0.5",
+            "a=-1",
+            "a/b=1",
+            "a=0,b=1",
+            "a=1.5",
+            "a=1/0",
+            "a=0.3333333333,b=0.6666666667",
+        ] {
             assert!(Shares::parse(bad).is_err(), "{bad}");
         }
     }
