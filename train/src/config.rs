@@ -478,7 +478,8 @@ impl TrainConfig {
                     "list it once; the label can't be a feature",
                 ));
             }
-            if key == "features.numbers" && !column.column_type.is_numeric() {
+            let text = matches!(column.column_type.to_string().as_str(), "large_utf8" | "large_binary");
+            if key == "features.numbers" && text {
                 return Err(Error::usage(
                     format!("features.numbers: column \"{name}\" is {}, not a number", column.column_type),
                     "list it under features.categories, or derive a number from it at ingest with --sql",

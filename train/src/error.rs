@@ -135,6 +135,9 @@ pub enum Error {
         /// Optimizer steps done and saved.
         step: u64,
     },
+    /// The ranks that this process had started stopped by a request, after a checkpoint.
+    #[error("stopped by request; run the same command again to go on")]
+    StoppedRanks,
     /// A rank that this process had started ended badly.
     #[error("rank {rank} {how}; the other ranks were ended")]
     RankFailed {
@@ -181,7 +184,7 @@ impl Error {
             Self::Disagreement { .. } | Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Diverged { .. } | Self::Data { .. } => ErrorKind::Data,
             Self::Corrupt { .. } | Self::FormatVersion { .. } => ErrorKind::Corrupt,
-            Self::Stopped { .. } => ErrorKind::Stopped,
+            Self::Stopped { .. } | Self::StoppedRanks => ErrorKind::Stopped,
             #[cfg(feature = "torch")]
             Self::Torch { .. } => ErrorKind::Internal,
             Self::Internal { .. } => ErrorKind::Internal,

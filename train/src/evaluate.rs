@@ -5,6 +5,7 @@ use gristmill_shard::control::{Control, Unit};
 use crate::{
     baseline::ValueCounts,
     batch::{BASELINE, Batch, BatchSource, LABEL},
+    checkpoint::EpochProgress,
     error::{During, Error, Result},
     metrics::{AucState, ClassificationState, Scores},
     model::{Model, Pass},
@@ -104,14 +105,26 @@ pub(crate) fn merge_over_ranks(
 ) -> Result<Option<Scores>> {
     let loss = ranks.sum_f64(during, &[state.loss_sum])?;
     let counts = ranks.sum_u64(during, &[state.rows, state.correct])?;
-    let auc = merge_auc(state.auc, ranks, during)?;
     let (&[loss_sum], &[rows, correct]) = (loss.as_slice(), counts.as_slice()) else {
         return Err(Error::internal(format!("{during}: sums are missing")));
     };
+    finish_scores(EpochProgress { loss_sum, rows, correct }, state.auc, ranks, during, expected)
+}
+
+/// The figures from sums that are over all ranks already, and this rank's scores.
+pub(crate) fn finish_scores(
+    sums: EpochProgress,
+    auc: AucState,
+    ranks: &Ranks,
+    during: &str,
+    expected: u64,
+) -> Result<Option<Scores>> {
+    let EpochProgress { loss_sum, rows, correct } = sums;
+    let auc = merge_auc(auc, ranks, during)?;
     if rows > expected {
         return Err(Error::internal(format!("{during}: {rows} rows were scored, the plan has {expected}")));
     }
-    if rows < expected {
+    if rows < expected && ranks.is_first() {
         tracing::warn!("{during}: {} of {expected} samples were masked", expected - rows);
     }
     // Sorting the scores is work for one rank.

@@ -42,6 +42,9 @@ pub fn accumulate_gradients(
 ) -> Result<LocalSums> {
     let weight = if batch.global_rows == 0 { 0.0 } else { ranks.size() as f64 / batch.global_rows as f64 };
     let largest = batch.largest_part.max(1);
+    if batch.rows().cast_unsigned() > largest {
+        return Err(Error::internal(format!("a part of {} rows, where the largest is {largest}", batch.rows())));
+    }
     let size = micro_batch.unwrap_or(largest).clamp(1, largest);
     let parts = largest.div_ceil(size);
     let (size, parts) = match (i64::try_from(size), i64::try_from(parts)) {

@@ -9,6 +9,7 @@ use tch::Tensor;
 pub use dropout::DropoutMasks;
 pub use initialize::Initializer;
 pub use tabular::Tabular;
+pub(crate) use tabular::kind_of;
 
 use crate::{batch::Batch, error::Result};
 
