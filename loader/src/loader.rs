@@ -1,0 +1,286 @@
+//! The loader: a plan, a rank's place, what batches hold, and how much memory that may take.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use gristmill_shard::ShardSet;
+use tokio::runtime::Handle;
+
+use crate::{
+    batches::{Batches, Itinerary},
+    block_cache::BlockCache,
+    buffer_pool::BufferPool,
+    error::{Error, Result},
+    lane_table::LaneTable,
+    metrics::{Counters, LoaderMetrics},
+    order::table_bytes,
+    plan::{Plan, PlanOptions, Shuffle, Tail},
+    records::RecordLayout,
+    row_group_reader::RowGroupReader,
+    slice::SliceRule,
+    spec::BatchSpec,
+    state::State,
+    world::World,
+};
+
+/// Settings of a loader. Only `plan` decides the order of samples, and only `batch` their content; the others decide
+/// who gets them and how fast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoaderOptions {
+    /// The plan.
+    pub plan: PlanOptions,
+    /// This rank's place.
+    pub world: World,
+    /// What a batch holds.
+    pub batch: BatchSpec,
+    /// Slots of a micro-batch at most, at least 1; `None` delivers a rank's part of a step as one batch.
+    pub micro_batch: Option<usize>,
+    /// Bytes for decoded row groups, batches that wait, and what is being read and decoded.
+    pub memory_bytes: u64,
+    /// Batches that may wait to be taken, at least 1.
+    pub prefetch_batches: usize,
+    /// Threads that decode and collate, at least 1.
+    pub threads: usize,
+    /// Row groups that are read at once, at least 1.
+    pub fetches: usize,
+}
+
+impl LoaderOptions {
+    /// One rank, 1 GiB, four batches ahead, a quarter of the CPUs (at least one), eight reads at once.
+    #[must_use]
+    pub fn new(plan: PlanOptions, batch: BatchSpec) -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            plan,
+            world: World::single(),
+            batch,
+            micro_batch: None,
+            memory_bytes: 1 << 30,
+            prefetch_batches: 4,
+            threads: (cpus / 4).max(1),
+            fetches: 8,
+        }
+    }
+}
+
+/// Delivers a rank's batches.
+#[derive(Clone)]
+pub struct DataLoader(Arc<Inner>);
+
+/// What iterations share.
+pub(crate) struct Inner {
+    pub(crate) plan: Plan,
+    pub(crate) options: LoaderOptions,
+    pub(crate) rule: SliceRule,
+    pub(crate) layout: Arc<RecordLayout>,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) pool: BufferPool,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) runtime: Handle,
+}
+
+impl DataLoader {
+    /// A loader over `shards`. Nothing is read before the first batch is asked for. Reading and decoding run on
+    /// `runtime`, which must outlive the loader's iterations.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a setting, column or split that can't be, [`Error::Memory`] when `memory_bytes` is too
+    /// small for the shuffling that was asked for.
+    pub fn new(shards: ShardSet, options: LoaderOptions, runtime: Handle) -> Result<Self> {
+        for (name, value) in [
+            ("micro_batch", options.micro_batch.unwrap_or(1)),
+            ("prefetch_batches", options.prefetch_batches),
+            ("threads", options.threads),
+            ("fetches", options.fetches),
+        ] {
+            if value == 0 {
+                return Err(Error::usage(format!("{name} is 0"), "give 1 or more, or leave it out"));
+            }
+        }
+        let plan = Plan::new(&shards, options.plan.clone())?;
+        let layout = Arc::new(RecordLayout::new(&options.batch, &shards.manifest().schema)?);
+        let rule = SliceRule::new(plan.table(), &options.world);
+        let needs = Needs::of(&plan, &rule, &layout, &options);
+        let blocks = needs.check(&options)?;
+        let counters = Arc::new(Counters::default());
+        let table = Arc::new(plan.table().clone());
+        let reader = Arc::new(RowGroupReader::new(
+            shards,
+            table,
+            Arc::clone(&layout),
+            options.fetches,
+            options.threads,
+            Arc::clone(&counters),
+        ));
+        let cache = Arc::new(BlockCache::new(reader, runtime.clone(), blocks, Arc::clone(&counters)));
+        let pool = BufferPool::new(usize::try_from(needs.batches).unwrap_or(usize::MAX));
+        Ok(Self(Arc::new(Inner { plan, options, rule, layout, cache, pool, counters, runtime })))
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.0.plan
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn options(&self) -> &LoaderOptions {
+        &self.0.options
+    }
+
+    /// Counters since the loader was made.
+    #[must_use]
+    pub fn metrics(&self) -> LoaderMetrics {
+        self.0.counters.read()
+    }
+
+    /// The batches of `epoch`.
+    ///
+    /// # Errors
+    /// None today; iterations that can't begin will say so here.
+    pub fn epoch(&self, epoch: u64) -> Result<Batches> {
+        Ok(self.batches(Itinerary { epoch, index: 0, until: epoch.saturating_add(1) }))
+    }
+
+    /// The batches from `state` to the end of its epoch.
+    ///
+    /// # Errors
+    /// [`Error::OtherPlan`] when the state was saved under other settings, [`Error::State`] when it is damaged.
+    pub fn resume(&self, state: &State) -> Result<Batches> {
+        self.run(state, state.epoch.saturating_add(1))
+    }
+
+    /// The batches from `state` through all epochs below `until_epoch`, read ahead across their boundaries.
+    ///
+    /// # Errors
+    /// As [`DataLoader::resume`].
+    pub fn run(&self, state: &State, until_epoch: u64) -> Result<Batches> {
+        state.check(self.0.plan.identity(), self.0.plan.fingerprint())?;
+        Ok(self.batches(Itinerary { epoch: state.epoch, index: state.index, until: until_epoch }))
+    }
+
+    fn batches(&self, itinerary: Itinerary) -> Batches {
+        Batches::start(Arc::clone(&self.0), itinerary)
+    }
+}
+
+impl std::fmt::Debug for DataLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataLoader").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Slots of the largest part that a rank has of a batch of `samples` samples.
+    pub(crate) fn slots(&self, samples: u64) -> u64 {
+        largest_part(&self.options, samples)
+    }
+
+    /// Bytes of the records of `rows` rows.
+    pub(crate) fn record_bytes(&self, rows: u64) -> u64 {
+        rows.saturating_mul(self.layout.stride as u64)
+    }
+}
+
+fn largest_part(options: &LoaderOptions, samples: u64) -> u64 {
+    let samples = match options.plan.tail {
+        Tail::PadMasked => options.plan.global_batch,
+        Tail::Exact | Tail::Drop => samples,
+    };
+    samples.div_ceil(u64::from(options.world.world_size()))
+}
+
+/// Bytes that a loader needs.
+struct Needs {
+    /// Windows that are open at once.
+    windows: u64,
+    /// Batches that wait or are being made, and the one that the caller has.
+    batches: u64,
+    /// Row groups that are being read and decoded.
+    reading: u64,
+    lanes: usize,
+}
+
+impl Needs {
+    fn of(plan: &Plan, rule: &SliceRule, layout: &RecordLayout, options: &LoaderOptions) -> Self {
+        let table = plan.table();
+        let lanes = lanes_of(plan, rule);
+        let windows = lanes.iter().map(|lane| open_bytes(table, *lane, options.plan.shuffle, layout.stride as u64)).sum();
+        let part = largest_part(options, options.plan.global_batch.min(plan.rows()));
+        let slots = options.micro_batch.map_or(part, |micro| part.min(micro as u64)).max(1);
+        let queued = (options.prefetch_batches + options.threads + 1) as u64;
+        let blocks = || lanes.iter().flat_map(|lane| table.blocks(*lane));
+        let count = blocks().count() as u64;
+        let stored = blocks().map(|b| b.stored_bytes).max().unwrap_or(0);
+        let decoded = blocks().map(|b| b.decoded_bytes).max().unwrap_or(0);
+        Self {
+            windows,
+            batches: layout.batch_bytes(slots).saturating_mul(queued),
+            reading: stored * count.min(options.fetches as u64) + decoded * count.min(options.threads as u64),
+            lanes: lanes.len(),
+        }
+    }
+
+    /// The bytes left for row groups in memory.
+    fn check(&self, options: &LoaderOptions) -> Result<u64> {
+        let others = self.batches.saturating_add(self.reading);
+        let needed = self.windows.saturating_add(others);
+        if needed > options.memory_bytes {
+            let help = match options.plan.shuffle {
+                Shuffle::Global => "raise memory_bytes, use shuffle = \"shard-block\", or more ranks".to_owned(),
+                Shuffle::ShardBlock { window_blocks } if window_blocks > 1 => {
+                    "raise memory_bytes, lower window_blocks, or use more ranks".to_owned()
+                }
+                _ => "raise memory_bytes, lower prefetch_batches, or use more ranks".to_owned(),
+            };
+            return Err(Error::Memory {
+                needed,
+                given: options.memory_bytes,
+                breakdown: format!(
+                    "{} for the shuffle windows of {} lanes, {} for batches ahead, {} for reading",
+                    self.windows, self.lanes, self.batches, self.reading
+                ),
+                help,
+            });
+        }
+        Ok(options.memory_bytes - others)
+    }
+}
+
+/// Lanes that the rank reads in an epoch.
+fn lanes_of(plan: &Plan, rule: &SliceRule) -> BTreeSet<u32> {
+    let table = plan.table();
+    let mut lanes = BTreeSet::new();
+    if rule.is_local() {
+        lanes.extend(rule.slice(table, &(0..plan.rows())).into_iter().map(|run| run.lane));
+        return lanes;
+    }
+    // Parts of batches that begin at the same lane are alike, so this many steps show every kind there is.
+    let mut index = 0;
+    for _ in 0..plan.steps().min(u64::from(table.lanes()) + 1) {
+        let batch = plan.batch_at(index);
+        index = batch.end;
+        lanes.extend(rule.slice(table, &batch).into_iter().map(|run| run.lane));
+    }
+    let tail = plan.rows().saturating_sub(plan.rows() % plan.options().global_batch);
+    lanes.extend(rule.slice(table, &plan.batch_at(tail)).into_iter().map(|run| run.lane));
+    lanes
+}
+
+/// Bytes of the windows of a lane that may be open at once: two where a batch can reach from one into the next.
+fn open_bytes(table: &LaneTable, lane: u32, shuffle: Shuffle, stride: u64) -> u64 {
+    let mut rows: Vec<u64> = table.blocks(lane).iter().map(|b| b.rows).collect();
+    rows.sort_unstable_by(|a, b| b.cmp(a));
+    let (window_blocks, tables) = match shuffle {
+        Shuffle::None => (1, false),
+        Shuffle::ShardBlock { window_blocks } => (window_blocks.max(1) as usize, true),
+        Shuffle::Global => (rows.len().max(1), true),
+    };
+    rows.chunks(window_blocks)
+        .take(2)
+        .map(|window| {
+            let rows: u64 = window.iter().sum();
+            rows.saturating_mul(stride) + if tables { table_bytes(rows) } else { 0 }
+        })
+        .sum()
+}
