@@ -156,8 +156,8 @@ fn a_rank_that_stalls_ends_the_others_within_the_timeout() {
     scenario.stall = Some((1, 3));
     let began = Instant::now();
     let error = scenario.launch(2).unwrap_err();
-    // One second for the operation, and a grace of 20 s for the stalled rank, which the launcher then kills.
-    assert!(began.elapsed() < Duration::from_secs(40));
+    // One second for the operation, and a grace of 1 s for the stalled rank, which the launcher then kills.
+    assert!(began.elapsed() < Duration::from_secs(15));
     assert!(matches!(error, Error::RankFailed { rank: 0, .. }), "{error}");
     let note = scenario.note(0);
     assert!(note.starts_with("peer: "), "{note}");

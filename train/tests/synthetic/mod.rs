@@ -12,7 +12,7 @@ use gristmill_shard::{
     keys::{Domain, Key},
 };
 use gristmill_train::{
-    Batch, BatchSource, Launch, Ranks, Rendezvous, Sources, TrainConfig, TrainOutcome, World,
+    Batch, BatchSource, Job, Launch, Ranks, Rendezvous, Sources, TrainConfig, TrainOutcome, World,
     batch::{
         BASELINE, CATEGORIES, CategoryFeature, Columns, FeatureSpec, LABEL, LabelSpec, NUMBERS, NumberFeature,
         PlanSummary,
@@ -81,6 +81,9 @@ impl Scenario {
         let args: Vec<OsString> = ["--exact", "as_a_rank", "--nocapture"].map(Into::into).to_vec();
         let mut job = Launch::this_program(args, ranks, Duration::from_secs(20))?;
         job.env = vec![(SCENARIO.into(), serde_json::to_string(self).unwrap().into())];
+        if self.stall.is_some() {
+            job.grace = Duration::from_secs(1);
+        }
         gristmill_train::launch(&job, &StopFlag::new())
     }
 
@@ -145,8 +148,6 @@ pub fn run(scenario: &Scenario, rendezvous: Option<&Rendezvous>) -> gristmill_tr
     let sources = Memory { scenario: scenario.clone(), features: features(), stop: control.stop.clone() };
     Job { config: &config, sources: &sources, folder: &folder, ranks: &ranks, control: &control, threads: 1 }.run()
 }
-
-use gristmill_train::Job;
 
 fn features() -> FeatureSpec {
     let number = |column: &str| NumberFeature { column: column.into(), mean: 0.0, deviation: 1.0 };
