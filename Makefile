@@ -33,7 +33,7 @@ test:
 
 bench:
 	@scripts/libtorch.sh
-	cargo bench --workspace
+	cargo bench -p gristmill-benches
 
 clean-demo:
 	rm -rf runs

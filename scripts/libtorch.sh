@@ -42,7 +42,7 @@ if command -v flock >/dev/null 2>&1; then
   exec 9>"$root/lock"
   flock 9
 fi
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$checksums" ]; then
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$checksums" ] && [ -f "$root/torch/lib/libtorch_cpu.so" ]; then
   echo "libtorch: $version in $root (already there)"
   exit 0
 fi

@@ -11,13 +11,16 @@ cargo fmt --all --check
 
 if cargo deny --version >/dev/null 2>&1; then
   step cargo deny check
-  cargo deny --offline check bans licenses sources || cargo deny check bans licenses sources
+  cargo deny check bans licenses sources
 else
   echo "cargo deny is not installed: licences and sources are not checked"
 fi
 
 step cargo clippy
 cargo clippy --release --workspace --all-targets -- --deny warnings
+
+step cargo clippy, without libtorch
+cargo clippy --release --workspace --no-default-features -- --deny warnings
 
 step cargo build
 cargo build --release --workspace

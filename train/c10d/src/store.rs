@@ -313,6 +313,32 @@ mod tests {
     }
 
     #[test]
+    fn rank_0_hosts_the_store_and_restarts_do_not_meet() {
+        let of = |rank, port, restart_count| Rendezvous {
+            world: crate::World::new(rank, 2, rank, 2).unwrap(),
+            master_addr: "127.0.0.1".to_owned(),
+            master_port: port,
+            agent_store: false,
+            restart_count,
+            run_id: "run".to_owned(),
+        };
+        // The port was free a moment ago; should someone else take it, another is tried.
+        let hosted = (0..10).find_map(|_| {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            // Rank 1 is early, and keeps trying until rank 0 is there.
+            let early = std::thread::spawn(move || of(1, port, 0).store(TIMEOUT));
+            let host = of(0, port, 0).store(TIMEOUT).ok();
+            let early = early.join().unwrap();
+            Some((port, host?, early.unwrap()))
+        });
+        let (port, host, early) = hosted.unwrap();
+        early.set("k", b"first").unwrap();
+        assert_eq!(host.get("k").unwrap(), b"first");
+        let again = of(1, port, 1).store(TIMEOUT).unwrap();
+        assert!(!again.check(&["k"]).unwrap());
+    }
+
+    #[test]
     fn an_absent_or_unusable_server_is_an_error() {
         // A port that was just free and that nobody listens on.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -359,6 +359,23 @@ mod tests {
     }
 
     #[test]
+    fn every_small_world_survives_its_environment() {
+        for n in 0..6_usize.pow(4) {
+            let [rank, size, local, local_size] = [n % 6, n / 6 % 6, n / 36 % 6, n / 216];
+            let valid = rank < size && local < local_size && local_size <= size;
+            let base = read(&TORCHRUN_ENV).unwrap().unwrap();
+            let world = World { rank, world_size: size, local_rank: local, local_world_size: local_size };
+            let env = Rendezvous { world, ..base }.to_env();
+            let pairs: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            match read(&pairs) {
+                Ok(found) => assert!(valid && found.unwrap().world == world, "{world:?}"),
+                Err(error) => assert!(!valid && matches!(error, Error::Environment { .. }), "{world:?}: {error}"),
+            }
+            assert_eq!(World::new(rank, size, local, local_size).is_ok(), valid);
+        }
+    }
+
+    #[test]
     fn slurm_lists_are_expanded() {
         assert_eq!(tasks_of_node("2(x3),1", 0), Some(2));
         assert_eq!(tasks_of_node("2(x3),1", 3), Some(1));
