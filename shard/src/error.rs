@@ -132,7 +132,9 @@ pub enum Error {
         help: String,
     },
     /// A persisted thing of a version this build does not know.
-    #[error("{url} has format version {found}; this gristmill reads {supported}\n  help: use the gristmill that wrote it, or write it again")]
+    #[error(
+        "{url} has format version {found}; this gristmill reads {supported}\n  help: use the gristmill that wrote it, or write it again"
+    )]
     FormatVersion {
         /// The file.
         url: String,
@@ -174,7 +176,9 @@ pub enum Error {
     #[error("stopped by request; run the same command again to go on")]
     Stopped,
     /// A defect of gristmill itself.
-    #[error("internal error: {what}\n  help: this is a defect of gristmill; please report it with the command that led here")]
+    #[error(
+        "internal error: {what}\n  help: this is a defect of gristmill; please report it with the command that led here"
+    )]
     Internal {
         /// What happened.
         what: String,
@@ -191,9 +195,10 @@ impl Error {
             Self::Permission { .. } => ErrorKind::Permission,
             Self::Storage { .. } => ErrorKind::Storage,
             Self::Data { .. } => ErrorKind::Data,
-            Self::Corrupt { .. } | Self::FormatVersion { .. } | Self::Json { .. } | Self::Parquet { action: "read", .. } => {
-                ErrorKind::Corrupt
-            }
+            Self::Corrupt { .. }
+            | Self::FormatVersion { .. }
+            | Self::Json { .. }
+            | Self::Parquet { action: "read", .. } => ErrorKind::Corrupt,
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Stopped => ErrorKind::Stopped,
             Self::Parquet { .. } | Self::Arrow { .. } | Self::Internal { .. } => ErrorKind::Internal,

@@ -2,18 +2,25 @@
 //!
 //! Every other crate of the workspace imports this one; it imports none of them.
 
+pub mod assign;
+pub mod balance;
 pub mod control;
 pub mod error;
+pub mod input;
+pub mod job;
 pub mod keys;
 pub mod manifest;
 pub mod parquet_reader;
 pub mod parquet_writer;
 pub mod permutation;
+pub mod runs;
 pub mod schema;
 pub mod shard_set;
 pub mod statistics;
 pub mod storage;
+pub mod strata;
 pub mod tables;
+pub mod verify;
 pub mod work;
 
 pub use control::{Control, Progress, StopFlag};

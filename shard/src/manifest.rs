@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    balance::Balance,
     error::{Error, Result},
     schema::DatasetSchema,
     storage::Storage,
@@ -15,6 +16,9 @@ use crate::{
 
 /// Format version written, and the newest one read.
 pub const FORMAT_VERSION: u64 = 1;
+/// What a manifest's text ends with, and what introduces its digest.
+const END: &str = "\n}\n";
+const DIGEST: &str = ",\n  \"blake3\": \"";
 /// Folder of everything that is not data.
 pub const META: &str = "_gristmill";
 
@@ -58,6 +62,9 @@ pub struct Manifest {
     /// Splits, nodes and lanes; absent for a data set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
+    /// Achieved balance; absent for a data set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<Balance>,
 }
 
 /// What an output was made from.
@@ -160,22 +167,30 @@ impl SplitInfo {
 }
 
 impl Manifest {
-    /// The bytes as they are stored.
+    /// The bytes as they are stored: JSON whose last member, `blake3`, is the digest of the text without that member.
     ///
     /// # Errors
     /// [`Error::Json`] when an option can't be written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| Error::Json { url: "manifest".into(), source })?;
-        bytes.push(b'\n');
-        Ok(bytes)
+        let (text, digest) = self.text()?;
+        let open = text.strip_suffix(END).unwrap_or(&text);
+        Ok(format!("{open}{DIGEST}{digest}\"{END}").into_bytes())
     }
 
-    /// BLAKE3 of the stored bytes.
+    /// BLAKE3 of its text: the identity of the set.
     ///
     /// # Errors
     /// As [`Manifest::to_bytes`].
     pub fn digest(&self) -> Result<String> {
-        Ok(blake3::hash(&self.to_bytes()?).to_hex().to_string())
+        Ok(self.text()?.1)
+    }
+
+    fn text(&self) -> Result<(String, String)> {
+        let mut text =
+            serde_json::to_string_pretty(self).map_err(|source| Error::Json { url: "manifest".into(), source })?;
+        text.push('\n');
+        let digest = blake3::hash(text.as_bytes()).to_hex().to_string();
+        Ok((text, digest))
     }
 
     /// Path of version `version`.
@@ -198,7 +213,17 @@ impl Manifest {
         if format_version != FORMAT_VERSION {
             return Err(Error::FormatVersion { url: url.to_owned(), found: format_version, supported: FORMAT_VERSION });
         }
-        serde_json::from_slice(bytes).map_err(json)
+        let text = std::str::from_utf8(bytes).map_err(|e| Error::corrupt(url, e.to_string()))?;
+        let (open, digest) = text
+            .strip_suffix(END)
+            .and_then(|t| t.strip_suffix('"'))
+            .and_then(|t| t.rsplit_once(DIGEST))
+            .ok_or_else(|| Error::corrupt(url, "it does not end with its digest"))?;
+        let text = format!("{open}{END}");
+        if blake3::hash(text.as_bytes()).to_hex().as_str() != digest {
+            return Err(Error::corrupt(url, "its digest is not that of its text"));
+        }
+        serde_json::from_str(&text).map_err(json)
     }
 
     /// The newest manifest of `storage`, `None` where there is none.
@@ -327,6 +352,7 @@ pub(crate) mod tests {
             tables: BTreeMap::new(),
             ingest: None,
             layout: None,
+            balance: None,
         }
     }
 
@@ -352,10 +378,13 @@ pub(crate) mod tests {
         let text = String::from_utf8(good).unwrap();
         let newer = text.replace("\"format_version\": 1", "\"format_version\": 2");
         assert!(matches!(Manifest::from_bytes(newer.as_bytes(), "m"), Err(Error::FormatVersion { found: 2, .. })));
-        let unknown = text.replace("\"seed\": 0", "\"seed\": 0, \"extra\": 1");
-        assert!(matches!(Manifest::from_bytes(unknown.as_bytes(), "m"), Err(Error::Json { .. })));
-        for cut in 0..text.len() - 1 {
+        for cut in 0..text.len() {
             assert!(Manifest::from_bytes(&text.as_bytes()[..cut], "m").is_err());
+        }
+        for at in 0..text.len() {
+            let mut flipped = text.clone().into_bytes();
+            flipped[at] ^= 1;
+            assert!(Manifest::from_bytes(&flipped, "m").is_err(), "byte {at}");
         }
     }
 

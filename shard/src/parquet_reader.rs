@@ -5,7 +5,11 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow::{compute::cast, datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow::{
+    compute::cast,
+    datatypes::SchemaRef,
+    record_batch::{RecordBatch, RecordBatchReader},
+};
 use bytes::{Buf, Bytes};
 use parquet::{
     arrow::{
@@ -93,7 +97,8 @@ impl ParquetFile {
                 Err(e) => return Err(not_parquet(e)),
             }
         };
-        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new()).map_err(not_parquet)?;
+        let metadata =
+            ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new()).map_err(not_parquet)?;
         Ok(Self { url, path: path.to_owned(), bytes, metadata, footer_blake3 })
     }
 
@@ -161,7 +166,10 @@ impl ParquetFile {
     pub fn range(&self, index: usize, projection: Projection<'_>) -> Result<Range<u64>> {
         let mask = self.mask(projection)?;
         let group = self.metadata().row_groups().get(index).ok_or_else(|| {
-            Error::corrupt(&self.url, format!("row group {index} is asked for, it has {}", self.metadata().num_row_groups()))
+            Error::corrupt(
+                &self.url,
+                format!("row group {index} is asked for, it has {}", self.metadata().num_row_groups()),
+            )
         })?;
         let (mut start, mut end) = (u64::MAX, 0);
         for (leaf, column) in group.columns().iter().enumerate() {
@@ -194,7 +202,15 @@ impl ParquetFile {
     /// # Errors
     /// [`Error::Corrupt`] when the bytes are not what the footer says, [`Error::Usage`] for an unknown column.
     pub fn decode(&self, index: usize, bytes: &RowGroupBytes, projection: Projection<'_>) -> Result<RecordBatch> {
-        let corrupt = |e: &dyn std::fmt::Display| Error::corrupt(&self.url, format!("row group {index} does not decode ({e})"));
+        // The decoder panics on some malformed pages; what is stored must never do that to a caller.
+        let decode = || self.decode_checked(index, bytes, projection);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode))
+            .unwrap_or_else(|_| Err(Error::corrupt(&self.url, format!("row group {index} is malformed"))))
+    }
+
+    fn decode_checked(&self, index: usize, bytes: &RowGroupBytes, projection: Projection<'_>) -> Result<RecordBatch> {
+        let corrupt =
+            |e: &dyn std::fmt::Display| Error::corrupt(&self.url, format!("row group {index} does not decode ({e})"));
         let rows = self.row_group_rows().get(index).copied().unwrap_or(0);
         let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), self.metadata.clone())
             .with_projection(self.mask(projection)?)
@@ -212,7 +228,10 @@ impl ParquetFile {
             _ => arrow::compute::concat_batches(&schema, &batches).map_err(|e| corrupt(&e))?,
         };
         if batch.num_rows() as u64 != rows {
-            return Err(Error::corrupt(&self.url, format!("row group {index} has {} rows, its footer says {rows}", batch.num_rows())));
+            return Err(Error::corrupt(
+                &self.url,
+                format!("row group {index} has {} rows, its footer says {rows}", batch.num_rows()),
+            ));
         }
         let batch = match projection {
             None => batch,
@@ -242,7 +261,10 @@ pub fn to_waist_types(batch: &RecordBatch, url: &str) -> Result<RecordBatch> {
     let mut fields = Vec::with_capacity(batch.num_columns());
     for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
         let waist = ColumnType::from_arrow(field.data_type()).map_err(|t| {
-            Error::usage(format!("{url}: column \"{}\" has type {t}, which shards can't hold", field.name()), "flatten or drop it")
+            Error::usage(
+                format!("{url}: column \"{}\" has type {t}, which shards can't hold", field.name()),
+                "flatten or drop it",
+            )
         })?;
         let fail = |source| Error::Arrow { action: format!("convert column \"{}\" of {url}", field.name()), source };
         columns.push(if field.data_type() == waist.to_arrow() {
@@ -268,7 +290,8 @@ impl ChunkReader for RowGroupBytes {
     type T = bytes::buf::Reader<Bytes>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
-        let from = start.checked_sub(self.start).and_then(|f| usize::try_from(f).ok()).filter(|f| *f <= self.bytes.len());
+        let from =
+            start.checked_sub(self.start).and_then(|f| usize::try_from(f).ok()).filter(|f| *f <= self.bytes.len());
         match from {
             Some(from) => Ok(self.bytes.slice(from..).reader()),
             None => Err(ParquetError::EOF(format!("byte {start} is not among those fetched"))),
@@ -294,10 +317,8 @@ mod tests {
     };
 
     async fn stored() -> (Storage, RecordBatch) {
-        let schema = Arc::new(Schema::new(vec![
-            Field::new("n", DataType::Int64, false),
-            Field::new("s", DataType::Utf8, true),
-        ]));
+        let schema =
+            Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false), Field::new("s", DataType::Utf8, true)]));
         let n = Int64Array::from_iter_values(0..100_000);
         let s: StringArray = (0..100_000).map(|i| (i % 5 != 0).then(|| format!("v{}", i % 7))).collect();
         let batch = RecordBatch::try_new(schema, vec![Arc::new(n), Arc::new(s)]).unwrap();
@@ -328,7 +349,12 @@ mod tests {
     async fn nothing_that_is_stored_makes_it_panic() {
         let (storage, _) = stored().await;
         let good = storage.get("f.parquet").await.unwrap();
-        for (name, bytes) in [("empty", Bytes::new()), ("short", good.slice(..3)), ("cut", good.slice(..good.len() - 1)), ("text", Bytes::from_static(b"a,b\n1,2\n"))] {
+        for (name, bytes) in [
+            ("empty", Bytes::new()),
+            ("short", good.slice(..3)),
+            ("cut", good.slice(..good.len() - 1)),
+            ("text", Bytes::from_static(b"a,b\n1,2\n")),
+        ] {
             storage.put(name, bytes).await.unwrap();
             let error = ParquetFile::open(&storage, name).await.unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::Corrupt, "{name}: {error}");

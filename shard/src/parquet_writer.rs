@@ -82,7 +82,6 @@ pub fn encode_file(name: &str, schema: &SchemaRef, batches: &[RecordBatch]) -> R
         writer.write(&group).map_err(fail)?;
         writer.flush().map_err(fail)?;
     }
-    writer.finish().map_err(fail)?;
     let metadata = writer.flushed_row_groups().to_vec();
     let bytes = Bytes::from(writer.into_inner().map_err(fail)?);
     let mut row_groups = Vec::with_capacity(metadata.len());

@@ -56,7 +56,9 @@ impl Permutation {
     #[must_use]
     pub fn apply(&self, index: u64) -> u64 {
         match &self.0 {
-            Kind::Table(table) => usize::try_from(index).ok().and_then(|i| table.get(i)).map_or(index, |v| u64::from(*v)),
+            Kind::Table(table) => {
+                usize::try_from(index).ok().and_then(|i| table.get(i)).map_or(index, |v| u64::from(*v))
+            }
             Kind::Feistel { m, a, b, round_keys } => {
                 if index >= *m {
                     return index;

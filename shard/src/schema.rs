@@ -329,7 +329,10 @@ mod tests {
         for name in TYPE_NAMES {
             assert_eq!(name.parse::<ColumnType>().unwrap().to_string(), name);
         }
-        assert_eq!("timestamp[ms, Europe/Berlin]".parse::<ColumnType>().unwrap().to_string(), "timestamp[ms, Europe/Berlin]");
+        assert_eq!(
+            "timestamp[ms, Europe/Berlin]".parse::<ColumnType>().unwrap().to_string(),
+            "timestamp[ms, Europe/Berlin]"
+        );
         let error = "flaot64".parse::<ColumnType>().unwrap_err().to_string();
         assert!(error.contains("did you mean \"float64\""), "{error}");
         assert!("timestamp[us, ]".parse::<ColumnType>().is_err());

@@ -265,7 +265,9 @@ pub fn as_f64(column: &ArrayRef) -> Result<ArrayRef> {
     let fail = |source| Error::Arrow { action: format!("read {} as numbers", column.data_type()), source };
     match column.data_type() {
         DataType::Date32 => cast(&cast(column, &DataType::Int32).map_err(fail)?, &DataType::Float64).map_err(fail),
-        DataType::Timestamp(..) => cast(&cast(column, &DataType::Int64).map_err(fail)?, &DataType::Float64).map_err(fail),
+        DataType::Timestamp(..) => {
+            cast(&cast(column, &DataType::Int64).map_err(fail)?, &DataType::Float64).map_err(fail)
+        }
         _ => cast(column, &DataType::Float64).map_err(fail),
     }
 }
@@ -337,7 +339,10 @@ mod tests {
         let many: ArrayRef = Arc::new(Int64Array::from_iter_values(0..2000));
         assert!(of(many).categories().is_none());
         let negative: ArrayRef = Arc::new(Int64Array::from_iter_values([5, -3, -20]));
-        assert_eq!(of(negative).categories().unwrap().iter().map(|c| c.0.as_str()).collect::<Vec<_>>(), ["-20", "-3", "5"]);
+        assert_eq!(
+            of(negative).categories().unwrap().iter().map(|c| c.0.as_str()).collect::<Vec<_>>(),
+            ["-20", "-3", "5"]
+        );
     }
 
     #[test]

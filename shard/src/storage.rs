@@ -111,12 +111,7 @@ impl Storage {
     /// An empty store in memory, for tests and examples.
     #[must_use]
     pub fn memory() -> Self {
-        Self {
-            store: Arc::new(InMemory::new()),
-            root: ObjectPath::default(),
-            url: "memory://".into(),
-            local: None,
-        }
+        Self { store: Arc::new(InMemory::new()), root: ObjectPath::default(), url: "memory://".into(), local: None }
     }
 
     /// Any object store under a display URL (tests put faults in front of one this way).
@@ -180,7 +175,10 @@ impl Storage {
             .await
             .map_err(|e| Error::from_store("read", self.url(path), e))?;
         if bytes.len() as u64 != want {
-            return Err(Error::corrupt(self.url(path), format!("bytes {range:?} were asked for, {} came", bytes.len())));
+            return Err(Error::corrupt(
+                self.url(path),
+                format!("bytes {range:?} were asked for, {} came", bytes.len()),
+            ));
         }
         Ok(bytes)
     }

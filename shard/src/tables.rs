@@ -95,6 +95,21 @@ pub struct StatisticsEntry {
     pub statistics: ColumnStatistics,
 }
 
+/// A file that rows came from; its ordinal, the upper bits of row ids, is its place in the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputEntry {
+    /// Path below the input's root.
+    pub path: String,
+    /// Rows.
+    pub rows: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of its footer.
+    pub footer_blake3: String,
+}
+
+/// Name of the inputs table.
+pub const INPUTS: &str = "inputs";
 /// Name of the files table.
 pub const FILES: &str = "files";
 /// Name of the strata table.
@@ -139,8 +154,10 @@ pub async fn read_table(storage: &Storage, manifest: &Manifest, name: &str) -> R
 }
 
 fn table(columns: Vec<(&str, ArrayRef)>) -> Result<RecordBatch> {
-    let fields: Vec<Field> =
-        columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), *a.data_type() == DataType::Float64)).collect();
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(n, a)| Field::new(*n, a.data_type().clone(), *a.data_type() == DataType::Float64))
+        .collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, a)| a).collect())
         .map_err(|source| Error::Arrow { action: "build a table".into(), source })
 }
@@ -220,9 +237,12 @@ pub async fn read_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<Fi
     let batch = read_table(storage, manifest, FILES).await?;
     let url = storage.url(manifest.tables.get(FILES).map_or("", |t| &t.path));
     let read = Reader { batch: &batch, url: &url };
-    let (path, split, lane, sequence) = (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);
-    let (file_rows, file_bytes, file_blake3) = (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?);
-    let (group, rows, offset, length) = (read.u32("row_group")?, read.u64("rows")?, read.u64("offset")?, read.u64("length")?);
+    let (path, split, lane, sequence) =
+        (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);
+    let (file_rows, file_bytes, file_blake3) =
+        (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?);
+    let (group, rows, offset, length) =
+        (read.u32("row_group")?, read.u64("rows")?, read.u64("offset")?, read.u64("length")?);
     let (decoded, blake3) = (read.u64("decoded_bytes")?, read.text("blake3")?);
     let mut files: Vec<FileEntry> = Vec::new();
     for i in 0..batch.num_rows() {
@@ -253,6 +273,39 @@ pub async fn read_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<Fi
     Ok(files)
 }
 
+/// The inputs table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn inputs_table(inputs: &[InputEntry]) -> Result<RecordBatch> {
+    table(vec![
+        ("path", text(inputs.iter().map(|i| i.path.as_str()))),
+        ("rows", u64s(inputs.iter().map(|i| i.rows))),
+        ("bytes", u64s(inputs.iter().map(|i| i.bytes))),
+        ("footer_blake3", text(inputs.iter().map(|i| i.footer_blake3.as_str()))),
+    ])
+}
+
+/// The inputs of `manifest`, in order of their ordinals.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_inputs(storage: &Storage, manifest: &Manifest) -> Result<Vec<InputEntry>> {
+    let batch = read_table(storage, manifest, INPUTS).await?;
+    let url = storage.url(INPUTS);
+    let read = Reader { batch: &batch, url: &url };
+    let (path, rows, bytes, footer) =
+        (read.text("path")?, read.u64("rows")?, read.u64("bytes")?, read.text("footer_blake3")?);
+    Ok((0..batch.num_rows())
+        .map(|i| InputEntry {
+            path: path.value(i).to_owned(),
+            rows: rows.value(i),
+            bytes: bytes.value(i),
+            footer_blake3: footer.value(i).to_owned(),
+        })
+        .collect())
+}
+
 /// The strata table.
 ///
 /// # Errors
@@ -274,7 +327,8 @@ pub async fn read_strata(storage: &Storage, manifest: &Manifest) -> Result<Vec<S
     let batch = read_table(storage, manifest, STRATA).await?;
     let url = storage.url(STRATA);
     let read = Reader { batch: &batch, url: &url };
-    let (stratum, value, split, rows) = (read.u32("stratum")?, read.text("value")?, read.text("split")?, read.u64("rows")?);
+    let (stratum, value, split, rows) =
+        (read.u32("stratum")?, read.text("value")?, read.text("split")?, read.u64("rows")?);
     Ok((0..batch.num_rows())
         .map(|i| StratumEntry {
             stratum: stratum.value(i),
@@ -307,7 +361,8 @@ pub async fn read_categories(storage: &Storage, manifest: &Manifest) -> Result<V
     let batch = read_table(storage, manifest, CATEGORIES).await?;
     let url = storage.url(CATEGORIES);
     let read = Reader { batch: &batch, url: &url };
-    let (split, column, value, rows) = (read.text("split")?, read.text("column")?, read.text("value")?, read.u64("rows")?);
+    let (split, column, value, rows) =
+        (read.text("split")?, read.text("column")?, read.text("value")?, read.u64("rows")?);
     Ok((0..batch.num_rows())
         .map(|i| CategoryEntry {
             split: split.value(i).to_owned(),

@@ -49,7 +49,8 @@ impl Work {
     /// Storage errors.
     pub async fn record<T: Serialize + Sync>(&self, unit: &str, receipt: &T) -> Result<()> {
         let path = self.receipt_path(unit);
-        let bytes = serde_json::to_vec(receipt).map_err(|source| Error::Json { url: self.storage.url(&path), source })?;
+        let bytes =
+            serde_json::to_vec(receipt).map_err(|source| Error::Json { url: self.storage.url(&path), source })?;
         self.storage.put_if_absent(&path, bytes).await.map(drop)
     }
 
