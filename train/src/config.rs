@@ -438,11 +438,7 @@ impl TrainConfig {
             (positive(o.eps), "optimizer.eps", "it must be above 0"),
             (not_negative(o.weight_decay), "optimizer.weight_decay", "it must be a number that is not negative"),
             (o.clip_norm.is_none_or(positive), "optimizer.clip_norm", "it must be above 0"),
-            (
-                (0.0..=1.0).contains(&self.schedule.final_fraction),
-                "schedule.final_fraction",
-                "it must be from 0 to 1",
-            ),
+            ((0.0..=1.0).contains(&self.schedule.final_fraction), "schedule.final_fraction", "it must be from 0 to 1"),
             (
                 self.schedule.kind != ScheduleKind::Constant
                     || (self.schedule.warmup_steps == 0 && self.schedule.final_fraction == 0.0),

@@ -70,15 +70,13 @@ pub fn count_values(source: &mut dyn BatchSource, ranks: &Ranks, codes: usize) -
 /// [`Error::Group`] when another rank is lost.
 pub fn sum_counts(counts: &ValueCounts, ranks: &Ranks) -> Result<ValueCounts> {
     let during = "counting values for the baselines";
-    Ok(ValueCounts {
-        rows: ranks.sum_u64(during, &counts.rows)?,
-        positives: ranks.sum_u64(during, &counts.positives)?,
-    })
+    Ok(ValueCounts { rows: ranks.sum_u64(during, &counts.rows)?, positives: ranks.sum_u64(during, &counts.positives)? })
 }
 
 fn count(batch: &Batch, counts: &mut ValueCounts) -> Result<()> {
     let during = "reading values for the baselines";
-    let labels = Vec::<f64>::try_from(batch.tensor(LABEL)?.f_to_kind(tch::Kind::Double).during(during)?).during(during)?;
+    let labels =
+        Vec::<f64>::try_from(batch.tensor(LABEL)?.f_to_kind(tch::Kind::Double).during(during)?).during(during)?;
     let mask = Vec::<f32>::try_from(&batch.mask).during(during)?;
     let codes = if counts.rows.len() > 1 {
         Vec::<i64>::try_from(batch.tensor(BASELINE)?).during(during)?

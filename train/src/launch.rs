@@ -117,6 +117,7 @@ impl Ranks {
     fn wait(&mut self, grace: Duration, stop: &StopFlag) -> Result<()> {
         let mut told = false;
         let mut stopped = false;
+        let mut killed = false;
         let mut failed: Option<(usize, ExitStatus, Instant)> = None;
         while !self.running.is_empty() {
             for (rank, status) in self.ended()? {
@@ -125,7 +126,8 @@ impl Ranks {
                 } else if !status.success() {
                     // Of ranks that are seen to end at once, a killed one is the cause and the others the effect.
                     let cause = failed.is_none_or(|(_, before, at)| {
-                        before.signal().is_none() && status.signal().is_some() && at.elapsed() < POLL * 10
+                        let later = before.signal().is_none() && status.signal().is_some();
+                        later && !killed && at.elapsed() < POLL * 10
                     });
                     if cause {
                         failed = Some((rank, status, failed.map_or_else(Instant::now, |(_, _, at)| at)));
@@ -137,6 +139,7 @@ impl Ranks {
                 self.signal(Signal::TERM);
             }
             if failed.is_some_and(|(_, _, at)| at.elapsed() > grace) {
+                killed = true;
                 self.signal(Signal::KILL);
             }
             if !self.running.is_empty() {
@@ -223,7 +226,11 @@ mod tests {
     #[test]
     fn ranks_get_their_place_and_a_store() {
         let dir = tempfile::tempdir().unwrap();
-        let mut job = shell("echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$TORCHELASTIC_USE_AGENT_STORE > $OUT/$RANK; test $MASTER_PORT -gt 0", 3, LONG);
+        let mut job = shell(
+            "echo $RANK/$WORLD_SIZE/$LOCAL_RANK/$TORCHELASTIC_USE_AGENT_STORE > $OUT/$RANK; test $MASTER_PORT -gt 0",
+            3,
+            LONG,
+        );
         job.env = vec![("OUT".into(), dir.path().into())];
         launch(&job, &StopFlag::new()).unwrap();
         for rank in 0..3 {

@@ -107,10 +107,7 @@ impl Sources for ShardSources {
         if let (Columns::Baseline | Columns::ModelAndBaseline, Some(baseline)) = (columns, &self.features.baseline) {
             spec.tensors.push(TensorSpec::Categories {
                 name: BASELINE.to_owned(),
-                columns: vec![CategoryColumn {
-                    column: baseline.column.clone(),
-                    vocabulary: baseline.values.clone(),
-                }],
+                columns: vec![CategoryColumn { column: baseline.column.clone(), vocabulary: baseline.values.clone() }],
             });
         }
         Ok(Box::new(self.loader(plan, spec, world)?))
@@ -138,10 +135,7 @@ fn evaluation_splits(config: &TrainConfig, shards: &ShardSet) -> Result<(Option<
         Some(name) => check(key, name).map(|()| Some(name.clone())),
         None => Ok(names.contains(&default).then(|| default.to_owned())),
     };
-    Ok((
-        pick("validation", &config.data.validation, "validation")?,
-        pick("test", &config.data.test, "test")?,
-    ))
+    Ok((pick("validation", &config.data.validation, "validation")?, pick("test", &config.data.test, "test")?))
 }
 
 async fn resolve(config: &TrainConfig, shards: &ShardSet) -> Result<(FeatureSpec, BatchSpec)> {
@@ -195,7 +189,11 @@ async fn resolve(config: &TrainConfig, shards: &ShardSet) -> Result<(FeatureSpec
 }
 
 /// The two classes of the label, by its values in the train split.
-fn label_spec(config: &TrainConfig, shards: &ShardSet, vocabularies: &gristmill_loader::spec::Vocabularies) -> Result<LabelSpec> {
+fn label_spec(
+    config: &TrainConfig,
+    shards: &ShardSet,
+    vocabularies: &gristmill_loader::spec::Vocabularies,
+) -> Result<LabelSpec> {
     let column = shards.manifest().schema.column(&config.label, "label")?;
     let values: Vec<&str> =
         vocabularies.get(&config.label).into_iter().flatten().map(|(value, _)| value.as_str()).collect();

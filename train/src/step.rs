@@ -60,10 +60,7 @@ pub fn accumulate_gradients(
         }
         let forward = model.forward(&part, pass)?;
         let masked = masked_losses(&forward, &part)?;
-        let loss = masked
-            .f_sum(masked.kind())
-            .and_then(|sum| sum.f_mul_scalar(weight))
-            .during("summing the losses")?;
+        let loss = masked.f_sum(masked.kind()).and_then(|sum| sum.f_mul_scalar(weight)).during("summing the losses")?;
         let result = if last { reducer.backward(&loss) } else { reducer.backward_without_reduction(&loss) };
         result.map_err(|e| ranks.failed("the backward pass", e))?;
         let (loss, rows, correct) = record(&forward, &masked, &part, scores)?;
@@ -88,7 +85,8 @@ pub(crate) fn record(
     scores: &mut ClassificationState,
 ) -> Result<(f64, u64, u64)> {
     let during = "reading the scores";
-    let loss = masked.f_detach().and_then(|t| t.f_sum(Kind::Double)).and_then(|t| t.f_double_value(&[])).during(during)?;
+    let loss =
+        masked.f_detach().and_then(|t| t.f_sum(Kind::Double)).and_then(|t| t.f_double_value(&[])).during(during)?;
     let numbers = |t: &Tensor| {
         let double = t.f_to_kind(Kind::Double).during(during)?;
         Vec::<f64>::try_from(double).during(during)

@@ -304,8 +304,9 @@ impl Job<'_> {
                 return Err(Error::Conflict {
                     url,
                     what: format!("a checkpoint made under other conditions ({differences})"),
-                    help: "go on under the same conditions, or set deterministic = false to accept rounding differences"
-                        .to_owned(),
+                    help:
+                        "go on under the same conditions, or set deterministic = false to accept rounding differences"
+                            .to_owned(),
                 });
             }
             if self.ranks.is_first() {
@@ -335,7 +336,12 @@ impl Job<'_> {
             if state.epoch_step > 0 {
                 state.auc = auc_from_bytes(&file("scores"), &url)?;
             }
-            tracing::info!("going on from step {} (epoch {}, step {} of it)", state.step, state.epoch, state.epoch_step);
+            tracing::info!(
+                "going on from step {} (epoch {}, step {} of it)",
+                state.step,
+                state.epoch,
+                state.epoch_step
+            );
         }
         Ok(state)
     }
@@ -409,8 +415,12 @@ impl Job<'_> {
 
         let pass = Pass::Train { seed: config.seed, step: state.step };
         // This rank's part; the state keeps the sums over all ranks, so that a resume is independent of the ranks.
-        let mut scores =
-            ClassificationState { loss_sum: 0.0, rows: 0, correct: 0, auc: std::mem::replace(&mut state.auc, AucState::exact()) };
+        let mut scores = ClassificationState {
+            loss_sum: 0.0,
+            rows: 0,
+            correct: 0,
+            auc: std::mem::replace(&mut state.auc, AucState::exact()),
+        };
         let local = accumulate_gradients(model, reducer, ranks, &batch, config.micro_batch, pass, &mut scores)?;
         state.auc = scores.auc;
         let stop = if self.control.stop.is_set() { 1.0 } else { 0.0 };

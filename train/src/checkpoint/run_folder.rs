@@ -247,10 +247,8 @@ impl RunFolder {
     pub fn publish(&self, mut manifest: CheckpointManifest, files: Vec<DataFile>) -> Result<()> {
         let folder = folder_of(manifest.step);
         let log = files.iter().find(|f| f.role == "log").map(|f| Bytes::from(f.content.clone()));
-        manifest.files = files
-            .iter()
-            .map(|f| (f.role.to_owned(), FileRef::of(f.role, f.extension, &f.content)))
-            .collect();
+        manifest.files =
+            files.iter().map(|f| (f.role.to_owned(), FileRef::of(f.role, f.extension, &f.content))).collect();
         let bytes = to_json(&manifest, MANIFEST)?;
         self.runtime.block_on(async {
             for file in files {
@@ -339,13 +337,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// Storage errors.
-    pub fn finish(
-        &self,
-        report: &TrainReport,
-        model: FileRef,
-        config_digest: &str,
-        report_digest: &str,
-    ) -> Result<()> {
+    pub fn finish(&self, report: &TrainReport, model: FileRef, config_digest: &str, report_digest: &str) -> Result<()> {
         let bytes = to_json(report, REPORT)?;
         let mut file = FileRef::of("report", "json", &bytes);
         REPORT.clone_into(&mut file.name);
@@ -380,7 +372,11 @@ fn differing_settings(stored: &TrainConfig, given: &TrainConfig) -> String {
     };
     let mut keys = Vec::new();
     differing_keys("", &stored, &given, &mut keys);
-    if keys.is_empty() { "the shards' manifest differs".to_owned() } else { format!("they differ in {}", keys.join(", ")) }
+    if keys.is_empty() {
+        "the shards' manifest differs".to_owned()
+    } else {
+        format!("they differ in {}", keys.join(", "))
+    }
 }
 
 fn differing_keys(path: &str, a: &serde_json::Value, b: &serde_json::Value, keys: &mut Vec<String>) {

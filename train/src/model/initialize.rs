@@ -28,11 +28,8 @@ impl Initializer {
     /// [`Error::Torch`].
     pub fn uniform(&self, name: &str, shape: &[i64], bound: f64) -> Result<Parameter> {
         let name_hash = blake3::hash(name.as_bytes());
-        let fields: Vec<u64> = name_hash
-            .as_bytes()
-            .chunks_exact(8)
-            .filter_map(|c| c.try_into().ok().map(u64::from_le_bytes))
-            .collect();
+        let fields: Vec<u64> =
+            name_hash.as_bytes().chunks_exact(8).filter_map(|c| c.try_into().ok().map(u64::from_le_bytes)).collect();
         let mut rng = Key::derive(Domain::Init, self.seed, &fields).rng();
         let n = shape.iter().try_fold(1_usize, |n, d| n.checked_mul(usize::try_from(*d).ok()?));
         let n = n.ok_or_else(|| Error::internal(format!("parameter {name} has the shape {shape:?}")))?;

@@ -30,7 +30,8 @@ pub fn clip_by_global_norm(parameters: &[Parameter], max_norm: f64) -> Result<f6
     if norms.is_empty() {
         return Ok(0.0);
     }
-    let norm = Tensor::f_stack(&norms, 0).and_then(|n| n.f_norm()).and_then(|n| n.f_double_value(&[])).during(during)?;
+    let norm =
+        Tensor::f_stack(&norms, 0).and_then(|n| n.f_norm()).and_then(|n| n.f_double_value(&[])).during(during)?;
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         for grad in &mut grads {

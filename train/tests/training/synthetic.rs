@@ -64,16 +64,7 @@ impl Scenario {
     pub fn new(dir: &Path, config: TrainConfig) -> Self {
         let notes = dir.join("notes");
         std::fs::create_dir_all(&notes).unwrap();
-        Self {
-            config,
-            rows: 97,
-            run: dir.join("run"),
-            notes,
-            stop_after: None,
-            kill: None,
-            stall: None,
-            odd_one: None,
-        }
+        Self { config, rows: 97, run: dir.join("run"), notes, stop_after: None, kill: None, stall: None, odd_one: None }
     }
 
     /// Runs it as `ranks` processes.

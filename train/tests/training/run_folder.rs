@@ -1,11 +1,8 @@
 //! The run folder: what is done is not done again, what is another run's is not touched, what is broken is passed over.
 
-#![cfg(feature = "torch")]
-
-mod synthetic;
-
 use gristmill_train::{TrainOutcome, report::TrainReport};
-use synthetic::{Scenario, config, run};
+
+use crate::synthetic::{Scenario, config, run};
 
 fn scenario(dir: &tempfile::TempDir, rest: serde_json::Value) -> Scenario {
     Scenario::new(dir.path(), config(rest))

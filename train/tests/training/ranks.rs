@@ -1,20 +1,11 @@
 //! Training as several processes: the same result on any number of ranks, to the same bytes after a stop, and an end
 //! instead of a hang when a rank is lost.
 
-#![cfg(feature = "torch")]
-
-mod synthetic;
-
 use std::time::{Duration, Instant};
 
 use gristmill_train::{Error, report::LogLine};
-use synthetic::{Scenario, config};
 
-/// Not a test: what the ranks of the other tests run.
-#[test]
-fn as_a_rank() {
-    synthetic::rank_process();
-}
+use crate::synthetic::{Scenario, config};
 
 fn finished(ranks: usize, rest: serde_json::Value) -> (tempfile::TempDir, Scenario) {
     let dir = tempfile::tempdir().unwrap();
