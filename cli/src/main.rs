@@ -1,2 +1,7 @@
-//! gristmill
-fn main() {}
+//! `gristmill`: see `gristmill --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    gristmill_cli::main()
+}

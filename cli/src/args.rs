@@ -1,0 +1,286 @@
+//! What can be typed. Each flag's help is the documentation of it.
+
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Raw tables in, a trained model out, every row accounted for on the way.
+#[derive(Debug, Parser)]
+#[command(name = "gristmill", version, propagate_version = true, after_help = EXIT_STATUS)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Settings that every command has.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+const EXIT_STATUS: &str = "\
+Exit status: 0 done; 1 the data or the run is at fault; 2 it could not start (usage, configuration, environment,
+not found, permission); 75 stopped by a request, run the same command again; 128+N killed by signal N.
+
+Examples:
+  gristmill run examples/flights.toml
+  gristmill ingest flights.csv --out clean --sql 'SELECT *, delay > 15 AS late FROM input'
+  gristmill shard clean --out shards --nodes 4 --stratify origin,late --split train=0.9,test=0.1
+  gristmill verify shards";
+
+/// Settings that every command has.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// Print one JSON document on stdout; errors are one JSON object on stderr.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Threads to work with; the result does not depend on it [default: the CPUs].
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// No progress on stderr.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Storage option for s3:// URLs, such as aws_endpoint=http://127.0.0.1:9000; may be repeated.
+    #[arg(long = "storage", global = true, value_name = "NAME=VALUE")]
+    pub storage: Vec<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Raw CSV and Parquet into a clean data set, with every reject listed
+    #[command(after_help = "Examples:\n  gristmill ingest data/*.csv --out clean\n  gristmill ingest flights.csv --out clean --max-rejects 2% \\\n    --sql 'SELECT *, delay > 15 AS late, EXTRACT(HOUR FROM date) AS hour FROM input'")]
+    Ingest(IngestArgs),
+    /// A data set into stratified, balanced shards for N machines
+    #[command(after_help = "Example:\n  gristmill shard clean --out shards --nodes 4 --stratify origin,late \\\n    --split train=0.8,validation=0.1,test=0.1")]
+    Shard(ShardArgs),
+    /// What a data set or shard set holds: schema, counts, balance
+    #[command(after_help = "Examples:\n  gristmill inspect shards\n  gristmill inspect shards --node 2 --files")]
+    Inspect(InspectArgs),
+    /// Prove a data set or shard set from its bytes: digests, exactly-once, balance
+    Verify(UrlArgs),
+    /// Replay an epoch's plan without reading data: coverage, steps per rank, reads per node
+    #[command(after_help = "Example:\n  gristmill plan shards --world-size 6 --global-batch 4096")]
+    Plan(PlanArgs),
+    /// Read batches as a rank would, or measure how fast
+    #[command(after_help = "Examples:\n  gristmill load shards --bench\n  gristmill load shards --rank 1 --world-size 4 --ids > ids-1.csv")]
+    Load(LoadArgs),
+    /// Train a model; run again, it goes on where it was
+    #[command(after_help = "Examples:\n  gristmill train examples/flights.toml --nproc 2\n  torchrun --no-python --nproc-per-node 2 gristmill train examples/flights.toml")]
+    Train(TrainArgs),
+    /// Ingest, shard and train, each skipped when its output is current
+    #[command(after_help = "Example:\n  gristmill run examples/flights.toml --set train.epochs=3")]
+    Run(RunArgs),
+    /// What this machine has and lacks: libtorch, GPUs, c10d backends, storage credentials
+    Doctor,
+}
+
+/// Arguments of `ingest`.
+#[derive(Debug, Args)]
+pub struct IngestArgs {
+    /// Files, folders, or patterns such as 'data/*.csv'.
+    #[arg(required = true)]
+    pub sources: Vec<String>,
+    /// Where the clean data set goes.
+    #[arg(long, value_name = "URL")]
+    pub out: String,
+    /// Columns and types to read, as TOML; inferred from all the data without it.
+    #[arg(long, value_name = "FILE")]
+    pub schema: Option<PathBuf>,
+    /// Row-wise query over the table `input`: expressions and WHERE.
+    #[arg(long, value_name = "QUERY")]
+    pub sql: Option<String>,
+    /// What a bad row does: reject or fail.
+    #[arg(long, value_name = "WHAT", default_value = "reject")]
+    pub on_error: String,
+    /// Bad rows that are too many: a number, or a share such as 5% [default: 1%].
+    #[arg(long, value_name = "N|P%")]
+    pub max_rejects: Option<String>,
+    /// Role of a column, such as late=label; may be repeated.
+    #[arg(long = "role", value_name = "COLUMN=ROLE")]
+    pub roles: Vec<String>,
+    /// The character between CSV fields [default: a comma, or a tab in .tsv].
+    #[arg(long, value_name = "CHAR")]
+    pub delimiter: Option<char>,
+    /// CSV files have no header.
+    #[arg(long)]
+    pub no_header: bool,
+    /// A bare CSV field that means null, beside the empty one; may be repeated.
+    #[arg(long = "null", value_name = "TEXT")]
+    pub nulls: Vec<String>,
+}
+
+/// Arguments of `shard`.
+#[derive(Debug, Args)]
+pub struct ShardArgs {
+    /// The data set: one that ingest made, or a folder of Parquet files.
+    pub dataset: String,
+    /// Where the shards go.
+    #[arg(long, value_name = "URL")]
+    pub out: String,
+    /// Machines.
+    #[arg(long, value_name = "N")]
+    pub nodes: u32,
+    /// Lanes, a multiple of the machines [default: 8 each].
+    #[arg(long, value_name = "L")]
+    pub lanes: Option<u32>,
+    /// Columns whose combination is balanced over machines, lanes and files.
+    #[arg(long, value_name = "COL,…", value_delimiter = ',')]
+    pub stratify: Vec<String>,
+    /// Splits and their shares, exact: decimals or fractions that sum to 1 [default: train=1].
+    #[arg(long, value_name = "NAME=SHARE,…")]
+    pub split: Option<String>,
+    /// Seed of every random choice.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Decoded bytes that a file aims at.
+    #[arg(long, value_name = "SIZE", default_value = "128MiB")]
+    pub shard_bytes: ByteSize,
+    /// Memory to stay within.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub memory: ByteSize,
+}
+
+/// Arguments of `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// A data set or shard set.
+    pub url: String,
+    /// List files.
+    #[arg(long)]
+    pub files: bool,
+    /// Of this machine only.
+    #[arg(long, value_name = "J", requires = "files")]
+    pub node: Option<u32>,
+}
+
+/// Arguments of `verify`.
+#[derive(Debug, Args)]
+pub struct UrlArgs {
+    /// A data set or shard set.
+    pub url: String,
+}
+
+/// How an epoch is planned.
+#[derive(Debug, Clone, Args)]
+pub struct PlanFlags {
+    /// The split to read.
+    #[arg(long, default_value = "train")]
+    pub split: String,
+    /// Samples of one step over all ranks.
+    #[arg(long, value_name = "G", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+    pub global_batch: u64,
+    /// Order of the samples.
+    #[arg(long, value_enum, default_value_t = ShuffleArg::ShardBlock)]
+    pub shuffle: ShuffleArg,
+    /// Row groups that are mixed at once by shard-block.
+    #[arg(long, value_name = "W", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub window_blocks: u32,
+    /// What happens to the last, short batch.
+    #[arg(long, value_enum, default_value_t = TailArg::Exact)]
+    pub tail: TailArg,
+    /// Seed of the order.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// Order of the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShuffleArg {
+    /// As stored.
+    None,
+    /// Row groups in random order, rows mixed inside windows of some.
+    ShardBlock,
+    /// All rows of a lane mixed; the decoded split must fit the memory.
+    Global,
+}
+
+/// What happens to the last, short batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TailArg {
+    /// Delivered as it is.
+    Exact,
+    /// Left out, and reported.
+    Drop,
+    /// Filled up with masked slots.
+    PadMasked,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// A shard set.
+    pub shards: String,
+    /// Ranks.
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..))]
+    pub world_size: u32,
+    /// Machines the ranks are on [default: the shard set's nodes when they divide the ranks, else 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub machines: Option<u32>,
+    /// Epoch, from 0.
+    #[arg(long, default_value_t = 0)]
+    pub epoch: u64,
+    /// How it is planned.
+    #[command(flatten)]
+    pub plan: PlanFlags,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// A shard set.
+    pub shards: String,
+    /// This process's rank.
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    pub rank: u32,
+    /// Ranks.
+    #[arg(long, value_name = "W", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub world_size: u32,
+    /// Ranks on this machine [default: all].
+    #[arg(long, value_name = "G", value_parser = clap::value_parser!(u32).range(1..))]
+    pub local_world_size: Option<u32>,
+    /// Epochs to read.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub epochs: u64,
+    /// Print step and row id of each sample, as CSV.
+    #[arg(long, conflicts_with = "bench")]
+    pub ids: bool,
+    /// Read one epoch to warm up, then measure the epochs.
+    #[arg(long)]
+    pub bench: bool,
+    /// Bytes that the loader may hold.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub memory: ByteSize,
+    /// Batches made ahead.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    pub prefetch: u16,
+    /// How it is planned.
+    #[command(flatten)]
+    pub plan: PlanFlags,
+}
+
+/// Arguments of `train`.
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    /// The configuration; its [train] section is used.
+    pub config: PathBuf,
+    /// Ranks to start on this machine [default: launch.nproc of the configuration, or 1]. With RANK and WORLD_SIZE in
+    /// the environment it is one rank of a group that something else started.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub nproc: Option<u16>,
+    /// Override of one key, such as train.epochs=3; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the report as JSON, and everything else as without --json (how `run` calls it).
+    #[arg(long, hide = true)]
+    pub report_json: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The pipeline: a configuration with [ingest], [shard] and [train].
+    pub config: PathBuf,
+    /// Override of one key, such as train.epochs=3; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
