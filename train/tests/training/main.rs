@@ -4,10 +4,12 @@
 
 mod ranks;
 mod run_folder;
+mod shards;
 mod synthetic;
 
 /// Not a test: what the processes that other tests start run.
 #[test]
 fn as_a_rank() {
     synthetic::rank_process();
+    shards::rank_process();
 }
