@@ -1,6 +1,8 @@
 //! Training runs over data in memory, in one process and in several.
 
 #![cfg(feature = "torch")]
+// clippy.toml allows these in functions marked as tests, which helpers of tests are not.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod ranks;
 mod run_folder;
