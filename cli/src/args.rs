@@ -253,9 +253,6 @@ pub struct LoadArgs {
     /// Batches made ahead.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub prefetch: u16,
-    /// Columns to load [default: all that become tensors].
-    #[arg(long, value_name = "COL,…", value_delimiter = ',')]
-    pub columns: Vec<String>,
     /// How it is planned.
     #[command(flatten)]
     pub plan: PlanFlags,
@@ -273,6 +270,9 @@ pub struct TrainArgs {
     /// Override of one key, such as train.epochs=3; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Print the report as JSON, and everything else as without --json (how `run` calls it).
+    #[arg(long, hide = true)]
+    pub report_json: bool,
 }
 
 /// Arguments of `run`.

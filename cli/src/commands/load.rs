@@ -1,0 +1,88 @@
+//! `gristmill load`
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use gristmill_loader::{BatchSpec, DataLoader, LoaderOptions, World, measure};
+use gristmill_shard::ShardSet;
+
+use crate::{args::LoadArgs, commands::plan, failure::Failure, output, session::Session, tables};
+
+pub fn run(session: &Session, args: &LoadArgs) -> anyhow::Result<ExitCode> {
+    if args.rank >= args.world_size {
+        return Err(Failure::usage(
+            format!("--rank {} is outside --world-size {}", args.rank, args.world_size),
+            format!("ranks are 0 to {}", args.world_size - 1),
+        ));
+    }
+    let storage = session.open(&args.shards)?;
+    let shards = session.block_on(ShardSet::open(&storage))?;
+    let (batch, left_out) = session.block_on(BatchSpec::every_column(&shards, &args.plan.split))?;
+    for column in left_out {
+        output::line_to_stderr(&format!("column \"{column}\" has no tensor form and is left out"));
+    }
+    let mut options = LoaderOptions::new(plan::options(&args.plan), batch);
+    options.world = World::new(args.rank, args.world_size, args.local_world_size.unwrap_or(args.world_size))?;
+    options.memory_bytes = args.memory.as_u64();
+    options.prefetch_batches = usize::from(args.prefetch);
+    options.threads = session.control.threads;
+    let loader = DataLoader::new(shards, options, session.handle())?;
+    if args.bench {
+        bench(session, args, &loader)?;
+    } else {
+        read(session, args, &loader)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the epochs; prints ids, or counts.
+fn read(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Result<()> {
+    let (mut rows, mut batches) = (0_u64, 0_u64);
+    if args.ids {
+        output::result("epoch,step,row_id\n")?;
+    }
+    for epoch in 0..args.epochs {
+        let mut epoch_batches = loader.epoch(epoch)?;
+        let mut step = 0_u64;
+        while let Some(batch) = session.block_on(epoch_batches.next())? {
+            session.control.stop.check()?;
+            rows += batch.rows() as u64;
+            batches += 1;
+            if args.ids {
+                let mut text = String::new();
+                for id in batch.row_ids().iter().filter(|id| **id >= 0) {
+                    let _ = writeln!(text, "{epoch},{step},{id}");
+                }
+                if !text.is_empty() {
+                    output::result(&text)?;
+                }
+            }
+            step += 1;
+        }
+    }
+    if session.common.json {
+        output::json(&serde_json::json!({ "rows": rows, "batches": batches, "metrics": loader.metrics() }))?;
+    } else if !args.ids {
+        output::result(&format!("{} rows in {} batches\n", tables::count(rows), tables::count(batches)))?;
+    }
+    Ok(())
+}
+
+fn bench(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Result<()> {
+    let measured = session.block_on(measure::measure(loader, 0..args.epochs + 1))?;
+    if session.common.json {
+        return output::json(&measured);
+    }
+    let rows = measured.epochs.iter().map(|e| {
+        let name = if e.epoch == 0 { "0 (cold)".to_owned() } else { e.epoch.to_string() };
+        vec![name, tables::count(e.rows), format!("{:.3}", e.seconds), tables::count(e.rows_per_s as u64)]
+    });
+    let mut text = tables::table(&["epoch", "rows", "seconds", "rows/s"], 1, rows);
+    text.push_str(&format!(
+        "first batch after {:.3} s; waited {:.3} s of {:.3} s for batches; read {}\n",
+        measured.first_batch_s,
+        measured.wait_s,
+        measured.seconds,
+        tables::bytes(measured.metrics.bytes_read),
+    ));
+    output::result(&text)
+}

@@ -1,0 +1,63 @@
+//! One file a command: arguments to a job, its outcome to output.
+
+mod doctor;
+mod ingest;
+mod inspect;
+mod load;
+mod plan;
+mod run;
+mod shard;
+mod train;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    args::{Cli, Command},
+    failure,
+    session::Session,
+};
+
+/// Runs the command of this process's arguments.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging();
+    let json = cli.common.json;
+    match dispatch(cli) {
+        Ok(status) => status,
+        Err(error) => failure::report(&error, json),
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    // It replaces this process: nothing may be running here yet.
+    if let Command::Train(args) = &cli.command {
+        return train::exec(args);
+    }
+    let session = Session::start(cli.common)?;
+    match cli.command {
+        Command::Ingest(args) => ingest::run(&session, &args),
+        Command::Shard(args) => shard::run(&session, &args),
+        Command::Inspect(args) => inspect::run(&session, &args),
+        Command::Verify(args) => verify::run(&session, &args),
+        Command::Plan(args) => plan::run(&session, &args),
+        Command::Load(args) => load::run(&session, &args),
+        Command::Run(args) => run::run(&session, &args),
+        Command::Doctor => doctor::run(&session),
+        Command::Train(args) => train::exec(&args),
+    }
+}
+
+/// Warnings of the libraries go to stderr; `GRISTMILL_LOG=debug` shows more.
+pub(crate) fn start_logging() {
+    let filter = EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
+        .with_env_var("GRISTMILL_LOG")
+        .from_env_lossy();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    // A second call (in tests) keeps the first subscriber.
+    let _ = subscriber.try_init();
+}

@@ -1,0 +1,359 @@
+//! The one configuration schema, of `run` and `train`:
+//! `[ingest] [shard] [loader] [train] [launch] [storage."url"]`.
+//!
+//! Layers, each over the one before: defaults, the file, the environment (`GRISTMILL_TRAIN__EPOCHS=3` is
+//! `train.epochs`), `--set train.epochs=3`. Unknown keys are refused with the nearest valid one.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use bytesize::ByteSize;
+use figment::{
+    Figment,
+    error::Kind,
+    providers::{Env, Format as _, Serialized, Toml},
+};
+use gristmill_ingest::{CsvOptions, IngestOptions, MaxRejects, OnError, read_schema_file};
+use gristmill_shard::{StorageOptions, assign::rounding::Shares, job::ShardOptions, nearest_name, schema::Role};
+use gristmill_train::TrainConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Environment variables with this prefix and a `__` set keys.
+const PREFIX: &str = "GRISTMILL_";
+
+/// A whole pipeline.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pipeline {
+    /// Raw files to a data set.
+    #[serde(default)]
+    pub ingest: Option<IngestSection>,
+    /// Data set to shards.
+    #[serde(default)]
+    pub shard: Option<ShardSection>,
+    /// How training reads data; the same as `[train.loader]`.
+    #[serde(default)]
+    #[allow(dead_code, reason = "read through the layers as train.loader; named here so that the key is known")]
+    loader: Option<toml::Table>,
+    /// Shards to a model.
+    #[serde(default)]
+    pub train: Option<TrainConfig>,
+    /// How ranks are started.
+    #[serde(default)]
+    pub launch: LaunchSection,
+    /// Storage options by URL prefix.
+    #[serde(default)]
+    pub storage: BTreeMap<String, StorageOptions>,
+}
+
+/// `[ingest]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IngestSection {
+    /// Files, folders, patterns.
+    pub sources: Vec<String>,
+    /// Where the data set goes.
+    pub out: String,
+    /// Schema file.
+    #[serde(default)]
+    pub schema: Option<String>,
+    /// Row-wise query.
+    #[serde(default)]
+    pub sql: Option<String>,
+    /// What a bad row does.
+    #[serde(default)]
+    pub on_error: OnError,
+    /// Bad rows that are too many.
+    #[serde(default)]
+    pub max_rejects: MaxRejects,
+    /// Roles of columns.
+    #[serde(default)]
+    pub roles: BTreeMap<String, Role>,
+    /// How CSV is read.
+    #[serde(default)]
+    pub csv: CsvOptions,
+}
+
+/// `[shard]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardSection {
+    /// Data set; `[ingest] out` when absent.
+    #[serde(default)]
+    pub dataset: Option<String>,
+    /// Where the shards go.
+    pub out: String,
+    /// Machines.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// Lanes.
+    #[serde(default)]
+    pub lanes: Option<u32>,
+    /// Stratify columns.
+    #[serde(default)]
+    pub stratify: Vec<String>,
+    /// Splits and shares.
+    #[serde(default)]
+    pub split: Option<String>,
+    /// Seed.
+    #[serde(default)]
+    pub seed: u64,
+    /// Decoded bytes that a file aims at.
+    #[serde(default = "shard_bytes")]
+    pub shard_bytes: ByteSize,
+    /// Memory to stay within.
+    #[serde(default = "memory")]
+    pub memory: ByteSize,
+}
+
+/// `[launch]`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchSection {
+    /// Ranks to start on this machine.
+    #[serde(default)]
+    pub nproc: Option<u16>,
+}
+
+fn one() -> u32 {
+    1
+}
+fn shard_bytes() -> ByteSize {
+    ByteSize::mib(128)
+}
+fn memory() -> ByteSize {
+    ByteSize::gib(1)
+}
+
+impl Pipeline {
+    /// Reads the layers; relative paths in the file are relative to the file.
+    pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
+        let text = fs_err::read_to_string(path)?;
+        // Parsed on its own first: toml's message shows the line.
+        toml::from_str::<toml::Table>(&text)
+            .map_err(|e| Failure::usage(format!("{} is not TOML: {e}", path.display()), "mend the line it names"))?;
+        let mut layers = Figment::new().merge(Toml::string(&text));
+        layers = layers.merge(Env::prefixed(PREFIX).filter(|key| key.as_str().contains("__")).split("__"));
+        for given in overrides {
+            layers = layers.merge(Toml::string(&override_line(given)?));
+        }
+        // Defaults that follow from other keys.
+        if let (Ok(out), Ok(_)) = (layers.find_value("shard.out"), layers.find_value("train")) {
+            layers = layers.join(Serialized::default("train.data.shards", out));
+        }
+        if let Ok(loader) = layers.find_value("loader") {
+            if layers.contains("train.loader") {
+                return Err(Failure::usage(
+                    format!("{}: both [loader] and [train.loader] are given", path.display()),
+                    "keep one of them",
+                ));
+            }
+            layers = layers.merge(Serialized::default("train.loader", loader));
+        }
+        let mut pipeline: Self = layers.extract().map_err(|e| explain(&e, path))?;
+        let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        pipeline.resolve(&folder);
+        Ok(pipeline)
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        let at = |url: &mut String| *url = resolved(folder, url);
+        if let Some(ingest) = &mut self.ingest {
+            ingest.sources.iter_mut().for_each(at);
+            at(&mut ingest.out);
+            ingest.schema.iter_mut().for_each(at);
+        }
+        if let Some(shard) = &mut self.shard {
+            shard.dataset.iter_mut().for_each(at);
+            at(&mut shard.out);
+        }
+        if let Some(train) = &mut self.train {
+            at(&mut train.data.shards);
+            at(&mut train.checkpoint.url);
+        }
+    }
+
+    /// Options of `[storage."prefix"]` with the longest prefix of `url`.
+    pub fn storage_of(&self, url: &str) -> StorageOptions {
+        self.storage
+            .iter()
+            .filter(|(prefix, _)| url.starts_with(prefix.as_str()))
+            .max_by_key(|(prefix, _)| prefix.len())
+            .map(|(_, options)| options.clone())
+            .unwrap_or_default()
+    }
+
+    /// The `[train]` section, which must be there.
+    pub fn train(&self, path: &Path) -> anyhow::Result<&TrainConfig> {
+        self.train.as_ref().ok_or_else(|| {
+            Failure::usage(format!("{} has no [train] section", path.display()), "add one; examples/flights.toml shows how")
+        })
+    }
+}
+
+impl IngestSection {
+    /// Options of the job.
+    pub fn options(&self) -> anyhow::Result<IngestOptions> {
+        let schema = self.schema.as_ref().map(|s| read_schema_file(Path::new(s))).transpose()?;
+        Ok(IngestOptions {
+            schema,
+            sql: self.sql.clone(),
+            on_error: self.on_error,
+            max_rejects: self.max_rejects,
+            roles: self.roles.clone(),
+            csv: self.csv.clone(),
+            ..IngestOptions::new(self.sources.clone())
+        })
+    }
+}
+
+impl ShardSection {
+    /// Options of the job.
+    pub fn options(&self) -> anyhow::Result<ShardOptions> {
+        Ok(ShardOptions {
+            nodes: self.nodes,
+            lanes: self.lanes,
+            stratify: self.stratify.clone(),
+            splits: self.split.as_deref().map(Shares::parse).transpose()?.unwrap_or_default(),
+            seed: self.seed,
+            shard_bytes: self.shard_bytes.as_u64(),
+            memory_bytes: self.memory.as_u64(),
+        })
+    }
+}
+
+/// `train.epochs=3` as a line of TOML; a value that is not TOML is text.
+fn override_line(given: &str) -> anyhow::Result<String> {
+    let (key, value) = given
+        .split_once('=')
+        .filter(|(key, _)| !key.trim().is_empty())
+        .ok_or_else(|| Failure::usage(format!("--set {given} has no value"), "write --set train.epochs=3"))?;
+    let (key, value) = (key.trim(), value.trim());
+    let line = format!("{key} = {value}");
+    if toml::from_str::<toml::Table>(&line).is_ok() {
+        return Ok(line);
+    }
+    let line = format!("{key} = {}", toml::Value::String(value.to_owned()));
+    match toml::from_str::<toml::Table>(&line) {
+        Ok(_) => Ok(line),
+        Err(e) => Err(Failure::usage(format!("--set {given}: {}", e.message()), "write --set train.epochs=3")),
+    }
+}
+
+fn resolved(folder: &Path, url: &str) -> String {
+    if url.contains("://") || Path::new(url).is_absolute() {
+        return url.to_owned();
+    }
+    let mut path = PathBuf::new();
+    for part in folder.join(url).components() {
+        match part {
+            std::path::Component::CurDir => {}
+            // `a/../b` is `b`, so that paths in messages read well; a leading `..` stays.
+            std::path::Component::ParentDir
+                if matches!(path.components().next_back(), Some(std::path::Component::Normal(_))) =>
+            {
+                path.pop();
+            }
+            other => path.push(other),
+        }
+    }
+    path.display().to_string()
+}
+
+/// figment's error in the words of the file.
+fn explain(error: &figment::Error, path: &Path) -> anyhow::Error {
+    let from = error.metadata.as_ref().map_or("", |m| m.name.as_ref());
+    let origin = match from {
+        name if name.starts_with("TOML") || name.is_empty() => path.display().to_string(),
+        name => format!("{name} over {}", path.display()),
+    };
+    let key = error.path.join(".");
+    let (what, help) = match &error.kind {
+        Kind::UnknownField(name, valid) => {
+            let mut full = error.path.clone();
+            if full.last() != Some(name) {
+                full.push(name.clone());
+            }
+            (format!("unknown key \"{}\"", full.join(".")), nearest_name(name, valid.iter().copied()))
+        }
+        Kind::UnknownVariant(name, valid) => {
+            (format!("key \"{key}\": unknown value \"{name}\""), nearest_name(name, valid.iter().copied()))
+        }
+        Kind::MissingField(name) => {
+            let key = if key.is_empty() { name.to_string() } else { format!("{key}.{name}") };
+            (format!("key \"{key}\" is missing"), "add it; examples/flights.toml shows a whole configuration".to_owned())
+        }
+        other => (format!("key \"{key}\": {other}"), "mend that value".to_owned()),
+    };
+    Failure::usage(format!("{origin}: {what}"), help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.toml");
+        std::fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    const GOOD: &str = r#"
+        [ingest]
+        sources = ["../raw/a.csv", "s3://b/c.csv"]
+        out = "clean"
+        [shard]
+        out = "shards"
+        stratify = ["a"]
+        shard_bytes = "1MiB"
+        [loader]
+        prefetch = 9
+        [train]
+        label = "late"
+        features = { numbers = ["x"] }
+        checkpoint = { url = "run" }
+        [storage."s3://b"]
+        aws_region = "eu"
+    "#;
+
+    #[test]
+    fn layers_paths_and_defaults() {
+        let (dir, path) = write(GOOD);
+        let p = Pipeline::read(&path, &["train.epochs=7".into(), "train.label=on_time".into()]).unwrap();
+        let train = p.train(&path).unwrap();
+        assert_eq!((train.epochs, train.label.as_str(), train.loader.prefetch), (7, "on_time", 9));
+        assert_eq!(train.data.shards, dir.path().join("shards").display().to_string());
+        let ingest = p.ingest.as_ref().unwrap();
+        assert_eq!(ingest.sources[1], "s3://b/c.csv");
+        assert_eq!(ingest.sources[0], dir.path().parent().unwrap().join("raw/a.csv").display().to_string());
+        assert_eq!(p.shard.as_ref().unwrap().options().unwrap().shard_bytes, 1 << 20);
+        assert_eq!(p.storage_of("s3://b/x")["aws_region"], "eu");
+        assert!(p.storage_of("s3://other").is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_the_nearest_key() {
+        for (from, to, text) in [
+            ("label =", "labell =", "train.labell"),
+            ("stratify =", "stratfy =", "did you mean \"stratify\""),
+            ("[storage", "[storag", "storag"),
+            ("label = \"late\"", "", "label"),
+            ("stratify = [\"a\"]", "stratify = 3", "shard.stratify"),
+            ("out = \"clean\"", "out = \"clean", "not TOML"),
+            ("prefetch = 9", "prefech = 9", "did you mean \"prefetch\""),
+        ] {
+            let (_dir, path) = write(&GOOD.replace(from, to));
+            let error = Pipeline::read(&path, &[]).unwrap_err().to_string();
+            assert!(error.contains(text), "{to}: {error}");
+        }
+        let (_dir, path) = write(GOOD);
+        assert!(Pipeline::read(&path, &["train.epochs".into()]).is_err());
+        assert!(Pipeline::read(&path, &["train.epoch=1".into()]).unwrap_err().to_string().contains("epochs"));
+        assert!(Pipeline::read(Path::new("/nowhere.toml"), &[]).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! The program that trains, `gristmill-train`, seen from outside: where it is, how it is started, what it reports.
+
+#[cfg(feature = "torch")]
+pub mod rank;
+pub mod show;
+
+use std::{
+    ffi::OsString,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use gristmill_shard::StopFlag;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::failure::{Failure, Reported};
+use show::Outcome;
+
+/// Folder of the libtorch that this build was linked with.
+pub const LIBTORCH_LIB: &str = env!("GRISTMILL_LIBTORCH_LIB");
+const PROGRAM: &str = "gristmill-train";
+const LIBRARY: &str = "libtorch_cpu.so";
+/// How often a running `gristmill-train` is looked at.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The program beside this one, once it can start.
+pub fn locate() -> anyhow::Result<PathBuf> {
+    if LIBTORCH_LIB.is_empty() {
+        return Err(Failure::environment(
+            "this gristmill was built without training (--no-default-features)",
+            "build it with `make libtorch` and `cargo build --release --workspace`",
+        ));
+    }
+    let program = std::env::current_exe().context("the path of this program can't be told")?.with_file_name(PROGRAM);
+    if !program.is_file() {
+        return Err(Failure::environment(
+            format!("{} is not there", program.display()),
+            "build both programs with `cargo build --release --workspace`, and keep them side by side",
+        ));
+    }
+    let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&searched).chain([Path::new(LIBTORCH_LIB).to_path_buf()]);
+    if !folders.into_iter().any(|folder| folder.join(LIBRARY).is_file()) {
+        return Err(Failure::environment(
+            format!("libtorch is missing: there is no {LIBRARY} in {LIBTORCH_LIB}, with which this gristmill was built"),
+            "run `make libtorch`, or set LD_LIBRARY_PATH to the lib folder of torch 2.11.0",
+        ));
+    }
+    Ok(program)
+}
+
+/// Replaces this process by `gristmill-train` with the same arguments; returns only when that fails.
+pub fn exec() -> anyhow::Result<ExitCode> {
+    let program = locate()?;
+    let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    Err(anyhow::Error::from(error).context(format!("{} could not be started", program.display())))
+}
+
+/// Runs `gristmill-train` and waits for its report. A stop is passed on; when this process is killed, so is that one.
+pub fn spawn(arguments: Vec<OsString>, stop: &StopFlag) -> anyhow::Result<Outcome> {
+    let program = locate()?;
+    let parent = rustix::process::getpid();
+    let mut command = Command::new(&program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    // SAFETY: between fork and exec it makes two system calls, allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() == Some(parent) {
+                Ok(())
+            } else {
+                Err(std::io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()))
+            }
+        });
+    }
+    let mut child = command.spawn().with_context(|| format!("{} could not be started", program.display()))?;
+    let stdout = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        match stdout {
+            Some(mut stdout) => std::io::Read::read_to_string(&mut stdout, &mut text).map(|_| text),
+            None => Ok(text),
+        }
+    });
+    let mut told = false;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("waiting for training")? {
+            break status;
+        }
+        if stop.is_set() && !told {
+            told = true;
+            // It may have ended meanwhile; the next look tells.
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        }
+        std::thread::sleep(POLL);
+    };
+    let text = reader.join().map_err(|_| anyhow::anyhow!("reading the report failed"))?.context("reading the report")?;
+    if !status.success() {
+        let status = status.code().or(status.signal().map(|s| 128 + s)).and_then(|s| u8::try_from(s).ok());
+        return Err(Reported(status.unwrap_or(1)).into());
+    }
+    serde_json::from_str(&text).context("the report of gristmill-train is not the JSON it should be")
+}
