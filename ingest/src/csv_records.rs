@@ -12,7 +12,7 @@ pub(crate) struct Dialect {
 }
 
 impl Dialect {
-    fn ends_field(self, byte: u8) -> bool {
+    pub(crate) fn ends_field(self, byte: u8) -> bool {
         byte == self.delimiter || byte == b'\n' || byte == b'\r'
     }
 }

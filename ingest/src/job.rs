@@ -442,6 +442,7 @@ impl Job {
             tables,
             ingest: Some(done.counts),
             layout: None,
+            balance: None,
         };
         manifest.publish(&self.out).await?;
         self.remove_old_tables(&manifest).await?;

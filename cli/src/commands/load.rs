@@ -49,7 +49,7 @@ fn read(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Resu
             batches += 1;
             if args.ids {
                 let mut text = String::new();
-                for id in batch.row_ids().iter().filter(|id| **id >= 0) {
+                for id in batch.row_ids().unwrap_or_default().iter().filter(|id| **id >= 0) {
                     let _ = writeln!(text, "{epoch},{step},{id}");
                 }
                 if !text.is_empty() {
