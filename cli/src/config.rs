@@ -39,7 +39,6 @@ pub struct Pipeline<T = toml::Table> {
     #[allow(dead_code, reason = "read through the layers as train.loader; named here so that the key is known")]
     loader: Option<toml::Table>,
     /// Shards to a model.
-    #[serde(default)]
     pub train: Option<T>,
     /// How ranks are started.
     #[serde(default)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 use arrow::{
     array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatchReader},
     compute::{concat_batches, filter, filter_record_batch},
-    record_batch::{RecordBatch, RecordBatchReader},
+    record_batch::RecordBatch,
     util::display::{ArrayFormatter, FormatOptions},
 };
 use gristmill_shard::{
