@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use arrow::{
-    array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatchReader},
-    compute::{concat_batches, filter, filter_record_batch},
+    array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatchReader, new_null_array},
+    compute::{cast, concat_batches, filter, filter_record_batch},
+    datatypes::DataType,
     record_batch::RecordBatch,
     util::display::{ArrayFormatter, FormatOptions},
 };
@@ -209,8 +210,18 @@ fn row_text(batch: &RecordBatch, row: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null").with_display_error(true);
     let mut parts = Vec::with_capacity(batch.num_columns());
     for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
-        let shown = ArrayFormatter::try_new(column.as_ref(), &options).map_err(fail)?;
-        parts.push(format!("{}={}", field.name(), shown.value(row)));
+        let value = column.slice(row, 1);
+        // Named zones have no table here to show local times by; the instant is shown instead.
+        let (value, suffix) = match value.data_type() {
+            DataType::Timestamp(unit, Some(_)) if value.is_valid(0) => {
+                let instant = cast(&value, &DataType::Int64).and_then(|v| cast(&v, &DataType::Timestamp(*unit, None)));
+                (instant.map_err(fail)?, "Z")
+            }
+            DataType::Timestamp(unit, Some(_)) => (new_null_array(&DataType::Timestamp(*unit, None), 1), ""),
+            _ => (value, ""),
+        };
+        let shown = ArrayFormatter::try_new(value.as_ref(), &options).map_err(fail)?;
+        parts.push(format!("{}={}{suffix}", field.name(), shown.value(0)));
     }
     Ok(raw_text(parts.join(", ").as_bytes()))
 }
@@ -220,7 +231,7 @@ mod tests {
     use super::*;
     use arrow::{
         array::{DictionaryArray, StringArray, StringViewArray},
-        datatypes::{DataType, Field, Int32Type, Schema},
+        datatypes::{Field, Int32Type, Schema},
     };
     use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
