@@ -101,18 +101,23 @@ impl ParquetInfo {
         self.metadata.metadata().row_groups()[groups.clone()].iter().map(|g| g.num_rows().max(0) as u64).sum()
     }
 
-    /// Row groups in runs of about `unit_bytes` uncompressed.
+    /// Row groups in runs of about `unit_bytes` decoded, as far as the footer tells.
     pub(crate) fn runs(&self, unit_bytes: u64) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
-        let (mut start, mut bytes) = (0, 0);
+        let (mut start, mut bytes) = (0, 0_u64);
         let groups = self.metadata.metadata().row_groups();
+        // Dictionaries make the stored size small; values and offsets come out at their width.
+        let widths =
+            self.metadata.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16) as u64);
+        let row_bytes: u64 = widths.sum();
         for (i, group) in groups.iter().enumerate() {
-            let more = group.total_byte_size().max(0) as u64;
-            if i > start && bytes + more > unit_bytes {
+            let stored = group.total_byte_size().max(0) as u64;
+            let more = stored.max(row_bytes.saturating_mul(group.num_rows().max(0) as u64));
+            if i > start && bytes.saturating_add(more) > unit_bytes {
                 runs.push(start..i);
                 (start, bytes) = (i, 0);
             }
-            bytes += more;
+            bytes = bytes.saturating_add(more);
         }
         if start < groups.len() {
             runs.push(start..groups.len());
