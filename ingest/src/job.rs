@@ -1,7 +1,13 @@
 //! The whole ingest: sources are read once, columns settled, units done by several threads with a receipt each, and
 //! the manifest published last.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use futures::{StreamExt, stream};
 use gristmill_shard::{
@@ -69,7 +75,8 @@ pub async fn ingest(options: &IngestOptions, out: &Storage, control: &Control) -
     let mut plan = compute(move || Plan::new(plan_sources, &input_columns, sql.as_deref(), on_error)).await?;
     set_roles(&mut plan.output, options)?;
     check_sizes(&sources, &units)?;
-    let job = Job { out: out.clone(), work, plan: Arc::new(plan), control: control.clone() };
+    let job =
+        Job { out: out.clone(), work, plan: Arc::new(plan), control: control.clone(), ended: AtomicBool::new(false) };
     let done = match Box::pin(job.run(units, options)).await {
         Ok(done) => done,
         Err(e) => {
@@ -162,6 +169,8 @@ struct Job {
     work: Work,
     plan: Arc<Plan>,
     control: Control,
+    /// Set when no more units are wanted.
+    ended: AtomicBool,
 }
 
 /// What a finished unit left, as a later run reads it.
@@ -282,8 +291,12 @@ impl Job {
                 Ok::<_, Error>((unit, receipt, statistics))
             })
             .buffered(self.control.threads.max(1));
-        while let Some(result) = results.next().await {
-            let (unit, receipt, statistics) = result?;
+        let outcome = loop {
+            let (unit, receipt, statistics) = match results.next().await {
+                Some(Ok(unit)) => unit,
+                Some(Err(e)) => break Err(e),
+                None => break Ok(()),
+            };
             let counts = receipt.counts();
             progress.advance(counts.rows_in);
             add(&mut done.counts, &counts);
@@ -298,11 +311,14 @@ impl Job {
             }
             // A number of rows can be exceeded early, a share only at the end.
             if options.max_rejects.is_exceeded(done.counts.rejected, u64::MAX) {
-                break;
+                break Ok(());
             }
-        }
-        drop(results);
+        };
+        // Units under way end by themselves, so that nothing is written after this.
+        self.ended.store(true, Ordering::Relaxed);
+        while results.next().await.is_some() {}
         progress.finish();
+        outcome?;
         self.check(&done, options)?;
         Ok(done)
     }
@@ -339,6 +355,9 @@ impl Job {
 
     async fn unit(&self, ordinal: usize, spec: &UnitSpec) -> Result<(Receipt, Vec<StatisticsBuilder>)> {
         self.control.stop.check()?;
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
         let name = format!("ingest-{ordinal:05}");
         if let Some(receipt) = self.work.receipt::<Receipt>(&name).await?
             && let Some(statistics) = self.statistics_of(&receipt).await?

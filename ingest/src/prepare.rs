@@ -245,15 +245,20 @@ fn header(source: &ScannedSource, scan: &CsvScan, options: &IngestOptions) -> Re
             })
             .collect(),
     };
-    match &options.schema {
-        // Only the columns that are read need good names.
+    // Only columns that are read need good names.
+    let read = match &options.schema {
         Some(schema) => {
-            let read: Vec<Column> =
-                listed.columns.into_iter().filter(|c| schema.columns.iter().any(|s| s.name == c.name)).collect();
-            DatasetSchema { columns: read }.check_names(&source.name)?;
+            let wanted = |c: &Column| schema.columns.iter().any(|s| s.name == c.name);
+            DatasetSchema { columns: listed.columns.into_iter().filter(wanted).collect() }
         }
-        None => listed.check_names(&source.name)?,
-    }
+        None => listed,
+    };
+    read.check_names(&source.name).map_err(|e| match e {
+        Error::Usage { what, .. } => {
+            Error::usage(what, "rename columns in the header, or leave them out with a schema that does not list them")
+        }
+        other => other,
+    })?;
     Ok(names)
 }
 

@@ -4,10 +4,10 @@ use std::{
     collections::BTreeMap,
     io::Read,
     os::unix::fs::FileExt,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
-use gristmill_shard::{Error, Result, StopFlag, schema::MAX_FILES};
+use gristmill_shard::{Error, Result, StopFlag, schema::MAX_FILES, storage::absolute_path};
 
 /// What a raw file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sou
                 "copy the files here first",
             ));
         }
-        let path = absolute(Path::new(source))?;
+        let path = absolute_path(Path::new(source))?;
         let mut files = Vec::new();
         match fs_err::metadata(&path) {
             Ok(meta) if meta.is_dir() => {
@@ -122,23 +122,6 @@ pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sou
     skipped.sort();
     skipped.dedup();
     Ok(Sources { files, skipped })
-}
-
-fn absolute(path: &Path) -> Result<PathBuf> {
-    let path = std::path::absolute(path)
-        .map_err(|e| Error::usage(format!("{} is not a usable path: {e}", path.display()), "give a plain path"))?;
-    // `a/../b` and `a` must not be two names of one file.
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                clean.pop();
-            }
-            Component::CurDir => {}
-            other => clean.push(other),
-        }
-    }
-    Ok(clean)
 }
 
 fn parent(path: &Path) -> PathBuf {

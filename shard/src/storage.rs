@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     ops::Range,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     str::FromStr,
     sync::Arc,
 };
@@ -77,8 +77,7 @@ impl Storage {
                 "local paths take no options",
             ));
         }
-        let absolute = std::path::absolute(path)
-            .map_err(|e| Error::usage(format!("{} is not a usable path: {e}", path.display()), "give a plain path"))?;
+        let absolute = absolute_path(path)?;
         let root = ObjectPath::from_absolute_path(&absolute).map_err(|e| {
             Error::usage(format!("{} is not a usable path: {e}", path.display()), "give a plain UTF-8 path")
         })?;
@@ -310,6 +309,30 @@ fn local_error(e: std::io::Error) -> object_store::Error {
     object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(e) }
 }
 
+/// `path` from the root, without `.` and `..`; it need not exist. Object paths have no `..`.
+///
+/// # Errors
+/// [`Error::Usage`] when there is no such path (it is empty, or the working folder is gone).
+pub fn absolute_path(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path)
+        .map_err(|e| Error::usage(format!("{} is not a usable path: {e}", path.display()), "give a plain path"))?;
+    let mut clean = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            Component::ParentDir => {
+                // The parent of a linked folder is that of the folder it leads to.
+                if let Ok(real) = clean.canonicalize() {
+                    clean = real;
+                }
+                clean.pop();
+            }
+            Component::CurDir => {}
+            other => clean.push(other),
+        }
+    }
+    Ok(clean)
+}
+
 fn parse(url: &str) -> Result<url::Url> {
     url::Url::parse(url).map_err(|e| Error::usage(format!("{url} is not a URL: {e}"), "write scheme://bucket/path"))
 }
@@ -359,6 +382,18 @@ mod tests {
         conformance(&Storage::memory()).await;
         let dir = tempfile::tempdir().unwrap();
         conformance(&Storage::open(dir.path().to_str().unwrap(), &StorageOptions::new()).unwrap()).await;
+    }
+
+    #[test]
+    fn paths_may_go_up_and_through_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(base.join("far/deep")).unwrap();
+        std::os::unix::fs::symlink(base.join("far/deep"), base.join("link")).unwrap();
+        for (path, want) in [("a/../b", "b"), ("a/./b/..", "a"), ("link/../x", "far/x")] {
+            let storage = Storage::open(base.join(path).to_str().unwrap(), &StorageOptions::new()).unwrap();
+            assert_eq!(storage.local_root(), Some(base.join(want).as_path()), "{path}");
+        }
     }
 
     #[tokio::test]
