@@ -1,6 +1,6 @@
 //! What the machine or the launcher lacks.
 
-use std::{os::unix::fs::PermissionsExt as _, path::Path};
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use testkit::program::{command, finish, start};
 
