@@ -227,6 +227,34 @@ fn a_run_over_shards_that_was_stopped_goes_on_to_the_same_bytes() {
 }
 
 #[test]
+fn ranks_that_something_else_started_join_by_their_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    make_shards(dir.path());
+    let job = job(dir.path(), "run", serde_json::json!({"epochs": 1}));
+    // Free a moment ago. Rank 0 hosts the store there, as under torchrun without an agent's store.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let ranks: Vec<_> = (0..2)
+        .map(|rank: usize| {
+            std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "as_a_rank", "--nocapture"])
+                .env(JOB, serde_json::to_string(&job).unwrap())
+                .envs(
+                    [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", 2), ("LOCAL_WORLD_SIZE", 2)]
+                        .map(|(k, v)| (k, v.to_string())),
+                )
+                .envs([("MASTER_ADDR", "127.0.0.1".to_owned()), ("MASTER_PORT", port.to_string())])
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut rank in ranks {
+        assert!(rank.wait().unwrap().success());
+    }
+    assert_eq!((job.report().world_size, job.report().steps), (2, 21));
+}
+
+#[test]
 fn a_configuration_that_does_not_fit_the_shards_is_told_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     make_shards(dir.path());
