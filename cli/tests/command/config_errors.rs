@@ -75,7 +75,7 @@ fn training_is_checked_against_the_shards() {
         dir.path(),
         &[
             bad("train label.toml", 2, "usage", &["lable"], "label"),
-            bad("train grade.toml", 1, "data", &["grade"], "help: "),
+            bad("train grade.toml", 2, "usage", &["grade", "5 values"], "--sql"),
             bad("train text.toml", 2, "usage", &["class"], "help: "),
             bad("train feature.toml", 2, "usage", &["features.numbers", "numbr"], "number"),
             bad("train class.toml", 2, "usage", &["class"], "features.categories"),

@@ -21,7 +21,8 @@ fn a_closed_pipe_is_no_failure() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let ended = start(gristmill(&args).stdout(writer)).wait(LIMIT);
-        assert_eq!((ended.status, ended.stderr.as_str()), (Some(0), ""), "{args:?}");
+        assert_eq!(ended.status, Some(0), "{args:?}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("error"), "{args:?}: {}", ended.stderr);
     }
 }
 
@@ -176,5 +177,7 @@ mod torch {
 fn doctor_says_what_is_there() {
     let ended = run(&["doctor"]).success();
     assert!(ended.stdout.contains("libtorch"), "{}", ended.stdout);
-    assert!(run(&["doctor", "--json"]).success().json().is_object());
+    let found = run(&["doctor", "--json"]).success().json();
+    let found = found.as_array().unwrap();
+    assert!(found.iter().any(|f| f["what"].as_str().is_some_and(|w| w.contains("libtorch"))), "{found:?}");
 }

@@ -59,7 +59,11 @@ impl<'a> Bad<'a> {
         };
         require(ended.status == Some(self.status), format!("status {:?}, not {}", ended.status, self.status));
         require(ended.stdout.is_empty(), format!("stdout has {:?}", ended.stdout));
-        require(ended.stderr.starts_with("error: "), "stderr does not begin with \"error: \"".into());
+        // What was done before may stand above it.
+        require(
+            ended.stderr.lines().any(|l| l.starts_with("error: ")),
+            "no line of stderr begins with \"error: \"".into(),
+        );
         for part in &self.says {
             require(ended.stderr.contains(part), format!("stderr lacks {part:?}"));
         }

@@ -31,8 +31,8 @@ fn places_that_are_not_there_or_cant_be_are_named() {
         dir.path(),
         &[
             bad("ingest missing.csv --out clean", 2, "not_found", &["missing.csv"], "help: "),
-            bad("ingest no*.csv --out clean", 2, "not_found", &["no*.csv"], "help: "),
-            bad("ingest empty --out clean", 2, "not_found", &["empty"], "help: "),
+            bad("ingest no*.csv --out clean", 2, "usage", &["no*.csv"], ".csv"),
+            bad("ingest empty --out clean", 2, "usage", &["empty"], ".csv"),
             bad("shard missing --out shards --nodes 1", 2, "not_found", &["missing"], "help: "),
             bad("inspect empty", 2, "not_found", &["empty"], "help: "),
             bad("verify missing", 2, "not_found", &["missing"], "help: "),
