@@ -205,7 +205,8 @@ impl Needs {
     fn of(plan: &Plan, rule: &SliceRule, layout: &RecordLayout, options: &LoaderOptions) -> Self {
         let table = plan.table();
         let lanes = lanes_of(plan, rule);
-        let windows = lanes.iter().map(|lane| open_bytes(table, *lane, options.plan.shuffle, layout.stride as u64)).sum();
+        let windows =
+            lanes.iter().map(|lane| open_bytes(table, *lane, options.plan.shuffle, layout.stride as u64)).sum();
         let part = largest_part(options, options.plan.global_batch.min(plan.rows()));
         let slots = options.micro_batch.map_or(part, |micro| part.min(micro as u64)).max(1);
         let queued = (options.prefetch_batches + options.threads + 1) as u64;
