@@ -202,7 +202,7 @@ impl Plan {
     #[must_use]
     pub fn state(&self, epoch: u64, index: u64) -> State {
         let (epoch, index) =
-            if self.rows() > 0 && self.steps_from(index) == 0 { (epoch.saturating_add(1), 0) } else { (epoch, index) };
+            if index > 0 && self.steps_from(index) == 0 { (epoch.saturating_add(1), 0) } else { (epoch, index) };
         State {
             version: STATE_VERSION,
             fingerprint: self.fingerprint.to_string(),
@@ -410,6 +410,9 @@ mod tests {
         assert_eq!((p.state(3, 10).epoch, p.state(3, 10).index), (4, 0));
         let drop = plan(10, 2, 1, 5, PlanOptions { tail: Tail::Drop, ..options(Shuffle::None, 4) });
         assert_eq!((drop.state(3, 8).epoch, drop.state(3, 8).index), (4, 0));
+        // An epoch without a step begins where it is asked to.
+        let none = plan(3, 2, 1, 5, PlanOptions { tail: Tail::Drop, ..options(Shuffle::None, 4) });
+        assert_eq!((none.state(3, 0).epoch, none.state(3, 0).index), (3, 0));
         assert!(
             Plan::over(Arc::new(LaneTable::simulated(1, 1, 1, 0, 1).unwrap()), "0", options(Shuffle::None, 0)).is_err()
         );

@@ -258,6 +258,16 @@ async fn a_small_split_and_more_ranks_than_rows() {
 }
 
 #[tokio::test]
+async fn epochs_without_a_step_are_over_at_once() {
+    let set = shards(SMALL).await;
+    let mut options = options(&set, 200).await;
+    options.plan.tail = Tail::Drop;
+    let loader = loader(&set, options);
+    assert!(loader.epoch(3).unwrap().next().await.unwrap().is_none());
+    assert!(loader.run(&loader.plan().state(0, 0), 1_000_000).unwrap().next().await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn raw_columns_classes_and_validity() {
     let set = shards(SMALL).await;
     let mut spec = BatchSpec::new(vec![
