@@ -23,7 +23,7 @@ demo:
 	@scripts/prerequisites.sh --for demo
 	@scripts/libtorch.sh
 	@scripts/sample-data.sh || [ $$? -eq 3 ]
-	cargo build --release -p gristmill
+	cargo build --release --workspace
 	@scripts/demo.sh
 
 test:

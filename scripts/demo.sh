@@ -8,4 +8,4 @@ if [ ! -f data/flights-3m.parquet ]; then
   config=examples/flights-extract.toml
   echo "data/flights-3m.parquet is not there: this run uses the extract of 20,000 flights ($config)." >&2
 fi
-exec cargo run --release --quiet -p gristmill -- run "$config"
+exec "${CARGO_TARGET_DIR:-target}/release/gristmill" run "$config"

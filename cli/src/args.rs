@@ -48,10 +48,14 @@ pub struct Common {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Raw CSV and Parquet into a clean data set, with every reject listed
-    #[command(after_help = "Examples:\n  gristmill ingest data/*.csv --out clean\n  gristmill ingest flights.csv --out clean --max-rejects 2% \\\n    --sql 'SELECT *, delay > 15 AS late, EXTRACT(HOUR FROM date) AS hour FROM input'")]
+    #[command(
+        after_help = "Examples:\n  gristmill ingest data/*.csv --out clean\n  gristmill ingest flights.csv --out clean --max-rejects 2% \\\n    --sql 'SELECT *, delay > 15 AS late, EXTRACT(HOUR FROM date) AS hour FROM input'"
+    )]
     Ingest(IngestArgs),
     /// A data set into stratified, balanced shards for N machines
-    #[command(after_help = "Example:\n  gristmill shard clean --out shards --nodes 4 --stratify origin,late \\\n    --split train=0.8,validation=0.1,test=0.1")]
+    #[command(
+        after_help = "Example:\n  gristmill shard clean --out shards --nodes 4 --stratify origin,late \\\n    --split train=0.8,validation=0.1,test=0.1"
+    )]
     Shard(ShardArgs),
     /// What a data set or shard set holds: schema, counts, balance
     #[command(after_help = "Examples:\n  gristmill inspect shards\n  gristmill inspect shards --node 2 --files")]
@@ -62,10 +66,14 @@ pub enum Command {
     #[command(after_help = "Example:\n  gristmill plan shards --world-size 6 --global-batch 4096")]
     Plan(PlanArgs),
     /// Read batches as a rank would, or measure how fast
-    #[command(after_help = "Examples:\n  gristmill load shards --bench\n  gristmill load shards --rank 1 --world-size 4 --ids > ids-1.csv")]
+    #[command(
+        after_help = "Examples:\n  gristmill load shards --bench\n  gristmill load shards --rank 1 --world-size 4 --ids > ids-1.csv"
+    )]
     Load(LoadArgs),
     /// Train a model; run again, it goes on where it was
-    #[command(after_help = "Examples:\n  gristmill train examples/flights.toml --nproc 2\n  torchrun --no-python --nproc-per-node 2 gristmill train examples/flights.toml")]
+    #[command(
+        after_help = "Examples:\n  gristmill train examples/flights.toml --nproc 2\n  torchrun --no-python --nproc-per-node 2 gristmill train examples/flights.toml"
+    )]
     Train(TrainArgs),
     /// Ingest, shard and train, each skipped when its output is current
     #[command(after_help = "Example:\n  gristmill run examples/flights.toml --set train.epochs=3")]
@@ -273,6 +281,9 @@ pub struct TrainArgs {
     /// Print the report as JSON, and everything else as without --json (how `run` calls it).
     #[arg(long, hide = true)]
     pub report_json: bool,
+    /// Only check the configuration.
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// Arguments of `run`.

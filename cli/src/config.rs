@@ -17,18 +17,17 @@ use figment::{
 };
 use gristmill_ingest::{CsvOptions, IngestOptions, MaxRejects, OnError, read_schema_file};
 use gristmill_shard::{StorageOptions, assign::rounding::Shares, job::ShardOptions, nearest_name, schema::Role};
-use gristmill_train::TrainConfig;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::failure::Failure;
 
 /// Environment variables with this prefix and a `__` set keys.
 const PREFIX: &str = "GRISTMILL_";
 
-/// A whole pipeline.
+/// A whole pipeline. `T` is the type of `[train]`: `gristmill-train` knows it, the other commands only pass it on.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pipeline {
+pub struct Pipeline<T = toml::Table> {
     /// Raw files to a data set.
     #[serde(default)]
     pub ingest: Option<IngestSection>,
@@ -40,8 +39,7 @@ pub struct Pipeline {
     #[allow(dead_code, reason = "read through the layers as train.loader; named here so that the key is known")]
     loader: Option<toml::Table>,
     /// Shards to a model.
-    #[serde(default)]
-    pub train: Option<TrainConfig>,
+    pub train: Option<T>,
     /// How ranks are started.
     #[serde(default)]
     pub launch: LaunchSection,
@@ -129,8 +127,11 @@ fn memory() -> ByteSize {
     ByteSize::gib(1)
 }
 
-impl Pipeline {
+impl<T: DeserializeOwned> Pipeline<T> {
     /// Reads the layers; relative paths in the file are relative to the file.
+    ///
+    /// # Errors
+    /// [`Failure`] of kind usage, naming file, key and nearest valid key; a file that can't be read.
     pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
         let text = fs_err::read_to_string(path)?;
         // Parsed on its own first: toml's message shows the line.
@@ -154,9 +155,15 @@ impl Pipeline {
             }
             layers = layers.merge(Serialized::default("train.loader", loader));
         }
+        // These two are in the section whose type is not known here.
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for key in ["train.data.shards", "train.checkpoint.url"] {
+            if let Some(url) = layers.find_value(key).ok().as_ref().and_then(|v| v.as_str()) {
+                layers = layers.merge(Serialized::default(key, resolved(folder, url)));
+            }
+        }
         let mut pipeline: Self = layers.extract().map_err(|e| explain(&e, path))?;
-        let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
-        pipeline.resolve(&folder);
+        pipeline.resolve(folder);
         Ok(pipeline)
     }
 
@@ -171,10 +178,6 @@ impl Pipeline {
             shard.dataset.iter_mut().for_each(at);
             at(&mut shard.out);
         }
-        if let Some(train) = &mut self.train {
-            at(&mut train.data.shards);
-            at(&mut train.checkpoint.url);
-        }
     }
 
     /// Options of `[storage."prefix"]` with the longest prefix of `url`.
@@ -188,15 +191,24 @@ impl Pipeline {
     }
 
     /// The `[train]` section, which must be there.
-    pub fn train(&self, path: &Path) -> anyhow::Result<&TrainConfig> {
+    ///
+    /// # Errors
+    /// [`Failure`] of kind usage when it is not.
+    pub fn train(&self, path: &Path) -> anyhow::Result<&T> {
         self.train.as_ref().ok_or_else(|| {
-            Failure::usage(format!("{} has no [train] section", path.display()), "add one; examples/flights.toml shows how")
+            Failure::usage(
+                format!("{} has no [train] section", path.display()),
+                "add one; examples/flights.toml shows how",
+            )
         })
     }
 }
 
 impl IngestSection {
     /// Options of the job.
+    ///
+    /// # Errors
+    /// For a schema file that can't be read.
     pub fn options(&self) -> anyhow::Result<IngestOptions> {
         let schema = self.schema.as_ref().map(|s| read_schema_file(Path::new(s))).transpose()?;
         Ok(IngestOptions {
@@ -213,6 +225,9 @@ impl IngestSection {
 
 impl ShardSection {
     /// Options of the job.
+    ///
+    /// # Errors
+    /// For shares that are not shares.
     pub fn options(&self) -> anyhow::Result<ShardOptions> {
         Ok(ShardOptions {
             nodes: self.nodes,
@@ -285,7 +300,10 @@ fn explain(error: &figment::Error, path: &Path) -> anyhow::Error {
         }
         Kind::MissingField(name) => {
             let key = if key.is_empty() { name.to_string() } else { format!("{key}.{name}") };
-            (format!("key \"{key}\" is missing"), "add it; examples/flights.toml shows a whole configuration".to_owned())
+            (
+                format!("key \"{key}\" is missing"),
+                "add it; examples/flights.toml shows a whole configuration".to_owned(),
+            )
         }
         other => (format!("key \"{key}\": {other}"), "mend that value".to_owned()),
     };
@@ -324,10 +342,13 @@ mod tests {
     #[test]
     fn layers_paths_and_defaults() {
         let (dir, path) = write(GOOD);
-        let p = Pipeline::read(&path, &["train.epochs=7".into(), "train.label=on_time".into()]).unwrap();
+        let p: Pipeline = Pipeline::read(&path, &["train.epochs=7".into(), "train.label=on_time".into()]).unwrap();
         let train = p.train(&path).unwrap();
-        assert_eq!((train.epochs, train.label.as_str(), train.loader.prefetch), (7, "on_time", 9));
-        assert_eq!(train.data.shards, dir.path().join("shards").display().to_string());
+        assert_eq!(train["epochs"].as_integer(), Some(7));
+        assert_eq!(train["label"].as_str(), Some("on_time"));
+        assert_eq!(train["loader"]["prefetch"].as_integer(), Some(9));
+        assert_eq!(train["data"]["shards"].as_str(), dir.path().join("shards").to_str());
+        assert_eq!(train["checkpoint"]["url"].as_str(), dir.path().join("run").to_str());
         let ingest = p.ingest.as_ref().unwrap();
         assert_eq!(ingest.sources[1], "s3://b/c.csv");
         assert_eq!(ingest.sources[0], dir.path().parent().unwrap().join("raw/a.csv").display().to_string());
@@ -339,21 +360,17 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_the_nearest_key() {
         for (from, to, text) in [
-            ("label =", "labell =", "train.labell"),
             ("stratify =", "stratfy =", "did you mean \"stratify\""),
             ("[storage", "[storag", "storag"),
-            ("label = \"late\"", "", "label"),
             ("stratify = [\"a\"]", "stratify = 3", "shard.stratify"),
             ("out = \"clean\"", "out = \"clean", "not TOML"),
-            ("prefetch = 9", "prefech = 9", "did you mean \"prefetch\""),
         ] {
             let (_dir, path) = write(&GOOD.replace(from, to));
-            let error = Pipeline::read(&path, &[]).unwrap_err().to_string();
+            let error = Pipeline::<toml::Table>::read(&path, &[]).unwrap_err().to_string();
             assert!(error.contains(text), "{to}: {error}");
         }
         let (_dir, path) = write(GOOD);
-        assert!(Pipeline::read(&path, &["train.epochs".into()]).is_err());
-        assert!(Pipeline::read(&path, &["train.epoch=1".into()]).unwrap_err().to_string().contains("epochs"));
-        assert!(Pipeline::read(Path::new("/nowhere.toml"), &[]).is_err());
+        assert!(Pipeline::<toml::Table>::read(&path, &["train.epochs".into()]).is_err());
+        assert!(Pipeline::<toml::Table>::read(Path::new("/nowhere.toml"), &[]).is_err());
     }
 }

@@ -35,6 +35,27 @@ impl std::fmt::Display for Failure {
 
 impl StdError for Failure {}
 
+/// An error of a library that this program is not linked with, with its kind told by who is.
+#[derive(Debug)]
+pub struct Sorted {
+    /// What the caller can do.
+    pub kind: ErrorKind,
+    /// The error.
+    pub error: Box<dyn StdError + Send + Sync>,
+}
+
+impl std::fmt::Display for Sorted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl StdError for Sorted {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}
+
 /// Another process has already said what went wrong; only its status remains to be passed on.
 #[derive(Debug)]
 pub struct Reported(pub u8);
@@ -59,23 +80,21 @@ impl std::fmt::Display for ReaderGone {
 
 impl StdError for ReaderGone {}
 
-/// What the caller can do about `error`.
+/// What the caller can do about `error`. The errors of training are not named here: naming them would link libtorch into
+/// every command.
 pub fn kind(error: &anyhow::Error) -> ErrorKind {
     for cause in error.chain() {
         if let Some(e) = cause.downcast_ref::<Failure>() {
             return e.kind;
         }
-        if let Some(e) = cause.downcast_ref::<gristmill_train::Error>() {
-            return e.kind();
+        if let Some(e) = cause.downcast_ref::<Sorted>() {
+            return e.kind;
         }
         if let Some(e) = cause.downcast_ref::<gristmill_loader::Error>() {
             return e.kind();
         }
         if let Some(e) = cause.downcast_ref::<gristmill_shard::Error>() {
             return e.kind();
-        }
-        if cause.downcast_ref::<gristmill_c10d::Error>().is_some() {
-            return ErrorKind::Peer;
         }
         if let Some(e) = cause.downcast_ref::<std::io::Error>() {
             return match e.kind() {
@@ -153,7 +172,8 @@ mod tests {
 
     #[test]
     fn help_goes_last_and_causes_are_not_repeated() {
-        let e = anyhow::Error::from(gristmill_shard::Error::usage("no column", "did you mean x")).context("no column here");
+        let e =
+            anyhow::Error::from(gristmill_shard::Error::usage("no column", "did you mean x")).context("no column here");
         let (message, help, causes) = texts(&e);
         assert_eq!((message.as_str(), help.as_deref(), causes.len()), ("no column here", Some("did you mean x"), 1));
     }

@@ -1,17 +1,16 @@
 //! The `gristmill` command: typed arguments in, jobs of the library crates, results out.
 //!
-//! Printing, exit statuses and `anyhow` live in this crate and nowhere else.
+//! Printing, exit statuses and `anyhow` live in this package and nowhere else. The program `gristmill-train` shares the
+//! modules below; it alone is linked with libtorch.
 
-mod args;
+pub mod args;
 mod commands;
-mod config;
-mod failure;
-mod output;
+pub mod config;
+pub mod failure;
+pub mod output;
 mod progress;
-mod session;
-mod tables;
+pub mod session;
+pub mod tables;
 mod training;
 
-pub use commands::main;
-#[cfg(feature = "torch")]
-pub use training::rank::main as train_main;
+pub use commands::{main, start_logging};

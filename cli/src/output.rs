@@ -9,9 +9,8 @@ use crate::failure::ReaderGone;
 /// Writes the result of a command.
 pub fn result(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| {
-        if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") }
-    });
+    let written =
+        out.write_all(text.as_bytes()).and_then(|()| if text.ends_with('\n') { Ok(()) } else { out.write_all(b"\n") });
     written.and_then(|()| out.flush()).map_err(|e| match e.kind() {
         std::io::ErrorKind::BrokenPipe => anyhow::Error::from(ReaderGone),
         _ => anyhow::Error::from(e).context("could not write the result to stdout"),

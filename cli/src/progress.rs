@@ -81,7 +81,11 @@ impl Progress for Lines {
             Unit::Items => HumanCount(stage.done).to_string(),
         };
         let elapsed = stage.since.elapsed();
-        let took = if elapsed.as_secs() < 60 { format!("{:.1} s", elapsed.as_secs_f64()) } else { HumanDuration(elapsed).to_string() };
+        let took = if elapsed.as_secs() < 60 {
+            format!("{:.1} s", elapsed.as_secs_f64())
+        } else {
+            HumanDuration(elapsed).to_string()
+        };
         crate::output::line_to_stderr(&format!("{}: {amount} in {took}", stage.name));
     }
 }

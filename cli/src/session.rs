@@ -40,9 +40,9 @@ impl Session {
             .context("could not start the runtime")?;
         let mut storage = StorageOptions::new();
         for option in &common.storage {
-            let (name, value) = option
-                .split_once('=')
-                .ok_or_else(|| Failure::usage(format!("--storage {option} has no value"), "write --storage name=value"))?;
+            let (name, value) = option.split_once('=').ok_or_else(|| {
+                Failure::usage(format!("--storage {option} has no value"), "write --storage name=value")
+            })?;
             storage.insert(name.trim().to_owned(), value.to_owned());
         }
         Ok(Self { common, control, runtime, storage })

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::{
     array::{
-        ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, LargeBinaryArray, LargeStringArray,
-        UInt64Array,
+        ArrayRef, BooleanArray, Date32Array, Float32Array, Float64Array, Int64Array, LargeBinaryArray,
+        LargeStringArray, UInt64Array,
     },
     buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer},
     compute::cast,
@@ -254,11 +254,15 @@ mod tests {
 
     #[test]
     fn values_out_of_the_type_are_refused_and_leave_nothing() {
-        let (array, taken) = build("int8", &[Some("127"), Some("128"), Some("-128"), Some("-129"), Some("1.0"), Some("x"), Some("")]);
+        let (array, taken) =
+            build("int8", &[Some("127"), Some("128"), Some("-128"), Some("-129"), Some("1.0"), Some("x"), Some("")]);
         assert_eq!(taken, [true, false, true, false, false, false, false]);
         assert_eq!(array.as_primitive::<Int8Type>().values(), &[127, -128]);
         assert_eq!(build("uint64", &[Some("18446744073709551615"), Some("-1")]).1, [true, false]);
-        assert_eq!(build("float64", &[Some("1e308"), Some("1e309"), Some("NaN"), Some("-inf"), Some("1,5")]).1, [true, false, true, true, false]);
+        assert_eq!(
+            build("float64", &[Some("1e308"), Some("1e309"), Some("NaN"), Some("-inf"), Some("1,5")]).1,
+            [true, false, true, true, false]
+        );
         assert_eq!(build("float32", &[Some("3e38"), Some("4e38")]).1, [true, false]);
         assert_eq!(build("bool", &[Some("TRUE"), Some("0"), Some("yes")]).1, [true, true, false]);
         assert_eq!(build("date32", &[Some("2024-02-29"), Some("2023-02-29")]).1, [true, false]);
@@ -272,7 +276,9 @@ mod tests {
 
     #[test]
     fn rows_can_be_taken_back() {
-        for column_type in ["bool", "int16", "uint64", "float32", "float64", "date32", "timestamp[us]", "large_utf8", "large_binary"] {
+        for column_type in
+            ["bool", "int16", "uint64", "float32", "float64", "date32", "timestamp[us]", "large_utf8", "large_binary"]
+        {
             let mut builder = ColumnBuilder::new(&column_type.parse().unwrap(), 0).unwrap();
             builder.push_null();
             let value: &[u8] = match column_type {

@@ -55,7 +55,13 @@ pub(crate) struct PieceProfile {
 ///
 /// # Errors
 /// [`Error::Stopped`].
-pub(crate) fn profile_piece(data: &[u8], format: &CsvFormat, infer: bool, file: u32, stop: &StopFlag) -> Result<PieceProfile> {
+pub(crate) fn profile_piece(
+    data: &[u8],
+    format: &CsvFormat,
+    infer: bool,
+    file: u32,
+    stop: &StopFlag,
+) -> Result<PieceProfile> {
     let checks = Checks::of(data);
     let mut records = Records::new(data, format.dialect);
     let mut candidates = vec![Candidates::default(); if infer { format.width } else { 0 }];
@@ -163,7 +169,12 @@ pub(crate) fn convert_piece(
     let options = RecordBatchOptions::new().with_row_count(Some(source_rows.len()));
     let batch = RecordBatch::try_new_with_options(schema.to_arrow(), columns, &options)
         .map_err(|source| Error::Arrow { action: format!("put together the rows of {}", place.file), source })?;
-    Ok(ConvertedPiece { batch, source_rows: Arc::new(Int64Array::from(source_rows)), rejects, rows_in: row - place.row })
+    Ok(ConvertedPiece {
+        batch,
+        source_rows: Arc::new(Int64Array::from(source_rows)),
+        rejects,
+        rows_in: row - place.row,
+    })
 }
 
 struct Fault {
@@ -224,7 +235,10 @@ fn push_row(
             return fault(RejectReason::InvalidUtf8, format!("\"{}\" is not UTF-8", shown(value)));
         }
         if !builder.push(value) {
-            return fault(RejectReason::BadValue, format!("\"{}\" is no {}", shown(value), schema.columns[column].column_type));
+            return fault(
+                RejectReason::BadValue,
+                format!("\"{}\" is no {}", shown(value), schema.columns[column].column_type),
+            );
         }
     }
     None
@@ -274,7 +288,12 @@ mod tests {
             columns: columns
                 .iter()
                 .enumerate()
-                .map(|(i, (t, nullable))| Column { name: format!("c{i}"), column_type: t.parse().unwrap(), nullable: *nullable, role: None })
+                .map(|(i, (t, nullable))| Column {
+                    name: format!("c{i}"),
+                    column_type: t.parse().unwrap(),
+                    nullable: *nullable,
+                    role: None,
+                })
                 .collect(),
         }
     }

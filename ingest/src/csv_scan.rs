@@ -44,7 +44,14 @@ pub(crate) struct CsvScan {
 ///
 /// # Errors
 /// I/O errors; [`Error::Data`] for an empty file, another encoding than UTF-8, or a record that does not end.
-pub(crate) fn scan_csv(path: &Path, name: &str, dialect: Dialect, has_header: bool, piece_bytes: u64, stop: &StopFlag) -> Result<CsvScan> {
+pub(crate) fn scan_csv(
+    path: &Path,
+    name: &str,
+    dialect: Dialect,
+    has_header: bool,
+    piece_bytes: u64,
+    stop: &StopFlag,
+) -> Result<CsvScan> {
     let mut file = fs_err::File::open(path).map_err(|e| io_error(name, e))?;
     let mut hasher = blake3::Hasher::new();
     let mut block = Vec::new();

@@ -122,13 +122,26 @@ mod tests {
     #[test]
     fn offsets_are_applied_and_remembered() {
         let utc = parse_moment(b"2024-03-10T12:00:00Z").unwrap();
-        for same in ["2024-03-10T14:00:00+02:00", "2024-03-10 04:30:00-0730", "2024-03-10T13:00+01", "2024-03-10 12:00:00 +00:00"] {
+        for same in [
+            "2024-03-10T14:00:00+02:00",
+            "2024-03-10 04:30:00-0730",
+            "2024-03-10T13:00+01",
+            "2024-03-10 12:00:00 +00:00",
+        ] {
             assert_eq!(parse_moment(same.as_bytes()), Some(utc), "{same}");
         }
         let naive = parse_moment(b"2024-03-10T12:00:00.5").unwrap();
         assert_eq!((naive.seconds, naive.nanoseconds, naive.zoned), (utc.seconds, 500_000_000, false));
         assert_eq!(parse_moment(b"2024-03-10").unwrap().seconds, utc.seconds - 43_200);
-        for bad in ["2024-03-10T24:00", "2024-03-10T12", "2024-03-10T12:00:60", "2024-03-10T12:00:00.", "2024-03-10T12:00:00+1", "2024-03-10T12:00:00 ", "2024-03-10X12:00"] {
+        for bad in [
+            "2024-03-10T24:00",
+            "2024-03-10T12",
+            "2024-03-10T12:00:60",
+            "2024-03-10T12:00:00.",
+            "2024-03-10T12:00:00+1",
+            "2024-03-10T12:00:00 ",
+            "2024-03-10X12:00",
+        ] {
             assert_eq!(parse_moment(bad.as_bytes()), None, "{bad}");
         }
     }

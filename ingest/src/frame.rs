@@ -32,7 +32,8 @@ pub(crate) fn run_query(sql: &str, batch: RecordBatch) -> Result<RecordBatch> {
         .spawn(move || {
             let mut context = SQLContext::new();
             context.register(INPUT_TABLE, to_frame(&batch)?.lazy());
-            let frame = context.execute(&sql).and_then(polars::prelude::LazyFrame::collect).map_err(|e| query_error(&e))?;
+            let frame =
+                context.execute(&sql).and_then(polars::prelude::LazyFrame::collect).map_err(|e| query_error(&e))?;
             from_frame(frame)
         })
         .map_err(|e| Error::internal(format!("no thread for the query: {e}")))?;
@@ -84,7 +85,11 @@ fn from_frame(frame: DataFrame) -> Result<RecordBatch> {
     for series in frame.materialized_column_iter() {
         let series = series.rechunk();
         let name = series.name().as_str();
-        let array = if series.chunks().is_empty() { return Err(crossing(name, &"it has no chunk")) } else { from_series(&series)? };
+        let array = if series.chunks().is_empty() {
+            return Err(crossing(name, &"it has no chunk"));
+        } else {
+            from_series(&series)?
+        };
         fields.push(Field::new(name, array.data_type().clone(), true));
         arrays.push(array);
     }
@@ -123,7 +128,10 @@ const _: () = assert!(
 mod tests {
     use super::*;
     use arrow::{
-        array::{BooleanArray, Date32Array, Float32Array, Int8Array, Int64Array, LargeBinaryArray, LargeStringArray, TimestampMicrosecondArray, UInt16Array, UInt64Array},
+        array::{
+            BooleanArray, Date32Array, Float32Array, Int8Array, Int64Array, LargeBinaryArray, LargeStringArray,
+            TimestampMicrosecondArray, UInt16Array, UInt64Array,
+        },
         datatypes::DataType,
     };
 
@@ -136,14 +144,18 @@ mod tests {
             ("u16", Arc::new(UInt16Array::from(vec![None, Some(0), Some(u16::MAX)]))),
             ("b", Arc::new(BooleanArray::from(vec![Some(true), None, Some(false)]))),
             ("f", Arc::new(Float32Array::from(vec![Some(f32::NAN), None, Some(-0.0)]))),
-            ("s", Arc::new(LargeStringArray::from(vec![Some(""), None, Some("a text that is longer than a view holds")]))),
+            (
+                "s",
+                Arc::new(LargeStringArray::from(vec![Some(""), None, Some("a text that is longer than a view holds")])),
+            ),
             ("x", Arc::new(LargeBinaryArray::from(vec![Some(&b"\xff\x00"[..]), None, Some(b"")]))),
             ("d", Arc::new(Date32Array::from(vec![Some(-1), None, Some(20_000)]))),
             ("t", Arc::new(TimestampMicrosecondArray::from(vec![Some(-1), None, Some(1)]))),
             ("z", Arc::new(TimestampMicrosecondArray::from(vec![Some(-1), None, Some(1)]).with_timezone("UTC"))),
         ];
         let fields: Vec<Field> = columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), true)).collect();
-        let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, a)| a).collect()).unwrap();
+        let batch =
+            RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, a)| a).collect()).unwrap();
         for part in [batch.clone(), batch.slice(1, 2), batch.slice(0, 0)] {
             assert_eq!(run_query("SELECT * FROM input", part.clone()).unwrap(), part);
         }

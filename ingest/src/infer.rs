@@ -136,7 +136,8 @@ impl Candidates {
 
     /// Makes rows that were counted from 0 count from `base`.
     pub(crate) fn shift_rows(&mut self, base: u64) {
-        for witness in [&mut self.big_integer, &mut self.fraction, &mut self.naive, &mut self.zoned, &mut self.spoiler] {
+        for witness in [&mut self.big_integer, &mut self.fraction, &mut self.naive, &mut self.zoned, &mut self.spoiler]
+        {
             if let Some(witness) = witness {
                 witness.row += base;
             }
@@ -164,12 +165,16 @@ impl Candidates {
             plain(DataType::UInt64, all("integers of 64 bits without sign") + &why)
         } else if self.possible & FLOAT != 0 && self.finite {
             match (&self.big_integer, &self.fraction) {
-                (Some(big), Some(fraction)) => text(format!(
-                    "text, since float64 would round {} and int64 can't hold {}",
-                    at(big),
-                    at(fraction)
-                )),
-                (_, fraction) => {
+                (Some(big), fraction) => text(match fraction {
+                    Some(fraction) => {
+                        format!("text, since float64 would round {} and int64 can't hold {}", at(big), at(fraction))
+                    }
+                    None => format!(
+                        "text, since no integer type holds {} with the rest and float64 would round it",
+                        at(big)
+                    ),
+                }),
+                (None, fraction) => {
                     let why = fraction.as_ref().map_or_else(String::new, |w| format!(", {} is not an integer", at(w)));
                     plain(DataType::Float64, all("numbers") + &why)
                 }
@@ -179,11 +184,22 @@ impl Candidates {
         } else if self.possible & NAIVE != 0 {
             plain(DataType::Timestamp(TimeUnit::Microsecond, None), all("times without an offset"))
         } else if self.possible & ZONED != 0 {
-            plain(DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), all("times with an offset, kept as UTC"))
+            plain(
+                DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
+                all("times with an offset, kept as UTC"),
+            )
         } else if let (Some(naive), Some(zoned)) = (&self.naive, &self.zoned) {
-            text(format!("text, since times without an offset are mixed with such that have one: {} and {}", at(naive), at(zoned)))
+            text(format!(
+                "text, since times without an offset are mixed with such that have one: {} and {}",
+                at(naive),
+                at(zoned)
+            ))
         } else {
-            text(self.spoiler.as_ref().map_or_else(|| "text".into(), |w| format!("text, since {} rules out every narrower type", at(w))))
+            text(
+                self.spoiler
+                    .as_ref()
+                    .map_or_else(|| "text".into(), |w| format!("text, since {} rules out every narrower type", at(w))),
+            )
         };
         let is_text = column_type.to_arrow() == &DataType::LargeUtf8;
         Inferred { column_type, nullable: self.nulls > 0 || (!is_text && self.quoted_nulls > 0), evidence }

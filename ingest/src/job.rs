@@ -13,8 +13,8 @@ use gristmill_shard::{
     schema::{DatasetSchema, MAX_FILE_ROWS},
     statistics::StatisticsBuilder,
     tables::{
-        CATEGORIES, CategoryEntry, FILES, FileEntry, STATISTICS, StatisticsEntry, categories_table, files_table, read_files,
-        statistics_table, write_table,
+        CATEGORIES, CategoryEntry, FILES, FileEntry, STATISTICS, StatisticsEntry, categories_table, files_table,
+        read_files, statistics_table, write_table,
     },
     work::Work,
 };
@@ -64,7 +64,8 @@ pub async fn ingest(options: &IngestOptions, out: &Storage, control: &Control) -
         return Ok(IngestOutcome { manifest: *manifest, already_current: true, report });
     }
     let (columns, units) = Box::pin(plan_input(&sources, options, control)).await?;
-    let (plan_sources, sql, on_error, input_columns) = (Arc::clone(&sources), options.sql.clone(), options.on_error, columns.clone());
+    let (plan_sources, sql, on_error, input_columns) =
+        (Arc::clone(&sources), options.sql.clone(), options.on_error, columns.clone());
     let mut plan = compute(move || Plan::new(plan_sources, &input_columns, sql.as_deref(), on_error)).await?;
     set_roles(&mut plan.output, options)?;
     check_sizes(&sources, &units)?;
@@ -146,7 +147,8 @@ async fn reject_paths(out: &Storage, manifest: &Manifest) -> Result<Vec<String>>
 
 /// `FOLDER/part-<digits>-<8 hexadecimal digits>.parquet`.
 fn is_ours(path: &str, folder: &str) -> bool {
-    let name = path.strip_prefix(folder).and_then(|p| p.strip_prefix("/part-")).and_then(|p| p.strip_suffix(".parquet"));
+    let name =
+        path.strip_prefix(folder).and_then(|p| p.strip_prefix("/part-")).and_then(|p| p.strip_suffix(".parquet"));
     name.and_then(|n| n.split_once('-')).is_some_and(|(number, digest)| {
         number.len() >= 5
             && number.bytes().all(|b| b.is_ascii_digit())
@@ -326,7 +328,9 @@ impl Job {
         if accepted == 0 {
             return Err(Error::Data {
                 url: self.out.url(""),
-                what: format!("no row is left of {rows_in}: {rejected} were refused and {filtered} left out by the query{examples}"),
+                what: format!(
+                    "no row is left of {rows_in}: {rejected} were refused and {filtered} left out by the query{examples}"
+                ),
                 help: "check the sources, and WHERE of the query".into(),
             });
         }
@@ -381,7 +385,8 @@ impl Job {
             columns = compute(move || {
                 let whole = RowGroupBytes::new(0, bytes);
                 let batches = (0..groups).map(|g| file.decode(g, &whole, None)).collect::<Result<Vec<_>>>()?;
-                let schema = batches.first().map(|b| b.schema()).ok_or_else(|| Error::corrupt(file.path(), "it has no rows"))?;
+                let schema =
+                    batches.first().map(|b| b.schema()).ok_or_else(|| Error::corrupt(file.path(), "it has no rows"))?;
                 let batch = arrow::compute::concat_batches(&schema, &batches)
                     .map_err(|source| Error::Arrow { action: "put together a finished file".into(), source })?;
                 Ok(batch.columns().to_vec())
@@ -413,7 +418,11 @@ impl Job {
         let mut categories = Vec::new();
         let mut statistics = Vec::new();
         for (column, builder) in schema.columns.iter().zip(&done.statistics) {
-            statistics.push(StatisticsEntry { split: String::new(), column: column.name.clone(), statistics: builder.finish() });
+            statistics.push(StatisticsEntry {
+                split: String::new(),
+                column: column.name.clone(),
+                statistics: builder.finish(),
+            });
             for (value, rows) in builder.categories().unwrap_or_default() {
                 categories.push(CategoryEntry { split: String::new(), column: column.name.clone(), value, rows });
             }
@@ -491,7 +500,12 @@ impl Job {
             .sources
             .iter()
             .zip(&done.by_source)
-            .map(|(s, counts)| FileReport { name: s.name.clone(), bytes: s.bytes, blake3: s.blake3.clone(), counts: *counts })
+            .map(|(s, counts)| FileReport {
+                name: s.name.clone(),
+                bytes: s.bytes,
+                blake3: s.blake3.clone(),
+                counts: *counts,
+            })
             .collect();
         IngestReport { counts: done.counts, files, columns, rejects: done.summary.clone(), skipped: Vec::new() }
     }

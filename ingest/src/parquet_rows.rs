@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use arrow::{
-    array::{Array, ArrayRef, BooleanArray, Int64Array},
+    array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatchReader},
     compute::{concat_batches, filter, filter_record_batch},
-    record_batch::{RecordBatch, RecordBatchReader},
+    record_batch::RecordBatch,
     util::display::{ArrayFormatter, FormatOptions},
 };
 use gristmill_shard::{
@@ -72,7 +72,12 @@ impl ParquetInfo {
                     "convert it in the file, or leave it out with a schema that does not list it",
                 )
             })?;
-            columns.push(Column { name: field.name().clone(), column_type, nullable: field.is_nullable() && self.may_be_null(i), role: None });
+            columns.push(Column {
+                name: field.name().clone(),
+                column_type,
+                nullable: field.is_nullable() && self.may_be_null(i),
+                role: None,
+            });
         }
         let schema = DatasetSchema { columns };
         schema.check_names(name)?;
@@ -118,12 +123,20 @@ impl ParquetInfo {
     ///
     /// # Errors
     /// I/O errors, [`Error::Corrupt`].
-    pub(crate) fn read(&self, path: &Path, name: &str, groups: &Range<usize>, schema: &DatasetSchema) -> Result<RecordBatch> {
-        let corrupt = |e: &dyn std::fmt::Display| Error::corrupt(name, format!("row groups {groups:?} do not decode ({e})"));
+    pub(crate) fn read(
+        &self,
+        path: &Path,
+        name: &str,
+        groups: &Range<usize>,
+        schema: &DatasetSchema,
+    ) -> Result<RecordBatch> {
+        let corrupt =
+            |e: &dyn std::fmt::Display| Error::corrupt(name, format!("row groups {groups:?} do not decode ({e})"));
         let file = fs_err::File::open(path).map_err(|e| io_error(name, e))?;
         let wanted: BTreeSet<&str> = schema.columns.iter().map(|c| c.name.as_str()).collect();
         let file_schema = self.metadata.schema();
-        let roots = file_schema.fields().iter().enumerate().filter(|(_, f)| wanted.contains(f.name().as_str())).map(|(i, _)| i);
+        let roots =
+            file_schema.fields().iter().enumerate().filter(|(_, f)| wanted.contains(f.name().as_str())).map(|(i, _)| i);
         let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots);
         let rows = self.rows(groups);
         let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file.into_parts().0, self.metadata.clone())
@@ -162,7 +175,8 @@ pub(crate) fn refuse_nulls(
     base: u64,
 ) -> Result<(RecordBatch, ArrayRef, Vec<Reject>)> {
     let fail = |source| Error::Arrow { action: format!("set aside rows of {file}"), source };
-    let rows: ArrayRef = Arc::new(Int64Array::from_iter_values((0..batch.num_rows()).map(|i| (base + i as u64) as i64)));
+    let rows: ArrayRef =
+        Arc::new(Int64Array::from_iter_values((0..batch.num_rows()).map(|i| (base + i as u64) as i64)));
     let strict: Vec<usize> = (0..schema.columns.len())
         .filter(|i| !schema.columns[*i].nullable && batch.column(*i).null_count() > 0)
         .collect();
@@ -213,7 +227,8 @@ mod tests {
     fn write(dir: &tempfile::TempDir, batch: &RecordBatch, group_rows: usize) -> std::path::PathBuf {
         let path = dir.path().join("x.parquet");
         let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build();
-        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), Some(properties)).unwrap();
+        let mut writer =
+            ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), Some(properties)).unwrap();
         writer.write(batch).unwrap();
         writer.close().unwrap();
         path
@@ -232,16 +247,17 @@ mod tests {
         let path = write(&dir, &batch(), 30);
         let info = ParquetInfo::open(&path, "x").unwrap();
         let schema = info.schema("x", None).unwrap();
-        assert_eq!(schema.columns.iter().map(|c| (c.column_type.to_string(), c.nullable)).collect::<Vec<_>>(), [
-            ("int64".into(), true),
-            ("large_utf8".into(), false),
-            ("large_utf8".into(), false)
-        ]);
+        assert_eq!(
+            schema.columns.iter().map(|c| (c.column_type.to_string(), c.nullable)).collect::<Vec<_>>(),
+            [("int64".into(), true), ("large_utf8".into(), false), ("large_utf8".into(), false)]
+        );
         assert_eq!(info.runs(1), [0..1, 1..2, 2..3, 3..4]);
         assert_eq!(info.runs(1 << 30), vec![0..4]);
         let part = info.read(&path, "x", &(1..3), &schema).unwrap();
         assert_eq!(part.num_rows(), 60);
-        let wanted = DatasetSchema { columns: vec![schema.columns[2].clone(), Column { nullable: false, ..schema.columns[0].clone() }] };
+        let wanted = DatasetSchema {
+            columns: vec![schema.columns[2].clone(), Column { nullable: false, ..schema.columns[0].clone() }],
+        };
         let part = info.read(&path, "x", &(1..3), &wanted).unwrap();
         assert_eq!(part.schema().field(0).name(), "d");
         let (kept, rows, rejects) = refuse_nulls(&part, &wanted, "x", 30).unwrap();
@@ -258,7 +274,14 @@ mod tests {
         let path = write(&dir, &RecordBatch::try_from_iter(columns).unwrap(), 10);
         let info = ParquetInfo::open(&path, "x").unwrap();
         assert!(info.schema("x", None).unwrap_err().to_string().contains("\"l\""));
-        let wanted = DatasetSchema { columns: vec![Column { name: "a".into(), column_type: "string".parse().unwrap(), nullable: true, role: None }] };
+        let wanted = DatasetSchema {
+            columns: vec![Column {
+                name: "a".into(),
+                column_type: "string".parse().unwrap(),
+                nullable: true,
+                role: None,
+            }],
+        };
         assert_eq!(info.schema("x", Some(&wanted)).unwrap().columns.len(), 1);
         let reserved = Schema::new(vec![Field::new("_a", DataType::Int64, true)]);
         let batch = RecordBatch::try_new(Arc::new(reserved), vec![Arc::new(Int64Array::from(vec![1]))]).unwrap();

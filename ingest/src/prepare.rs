@@ -38,7 +38,11 @@ pub(crate) enum Content {
 }
 
 /// Reads every source once: digests, headers, footers, and where CSV can be cut.
-pub(crate) async fn scan_sources(files: &[SourceFile], options: &IngestOptions, control: &Control) -> Result<Vec<ScannedSource>> {
+pub(crate) async fn scan_sources(
+    files: &[SourceFile],
+    options: &IngestOptions,
+    control: &Control,
+) -> Result<Vec<ScannedSource>> {
     let mut total = 0;
     for file in files {
         total += fs_err::metadata(&file.path).map_or(0, |m| m.len());
@@ -155,7 +159,8 @@ pub(crate) async fn plan_input(
         unread.extend(found.iter().zip(&columns).filter(|(_, c)| c.is_none()).map(|(name, _)| name.clone()));
         formats.push(match &source.content {
             Content::Csv { dialect, scan } => {
-                let format = Arc::new(CsvFormat { dialect: *dialect, nulls: nulls.clone(), width: found.len(), columns });
+                let format =
+                    Arc::new(CsvFormat { dialect: *dialect, nulls: nulls.clone(), width: found.len(), columns });
                 pieces.extend(scan.pieces.iter().map(|p| (ordinal, p.clone(), Arc::clone(&format))));
                 Some(format)
             }
@@ -243,7 +248,8 @@ fn header(source: &ScannedSource, scan: &CsvScan, options: &IngestOptions) -> Re
     match &options.schema {
         // Only the columns that are read need good names.
         Some(schema) => {
-            let read: Vec<Column> = listed.columns.into_iter().filter(|c| schema.columns.iter().any(|s| s.name == c.name)).collect();
+            let read: Vec<Column> =
+                listed.columns.into_iter().filter(|c| schema.columns.iter().any(|s| s.name == c.name)).collect();
             DatasetSchema { columns: read }.check_names(&source.name)?;
         }
         None => listed.check_names(&source.name)?,
@@ -257,7 +263,10 @@ fn match_columns(file: &str, found: &[String], wanted: &[String], same_as: Optio
         if !found.contains(name) {
             let near = nearest_name(name, found.iter().map(String::as_str));
             return Err(match same_as {
-                Some(first) => Error::usage(format!("{file} has no column \"{name}\", {first} has"), format!("{near}; ingest files of one kind together")),
+                Some(first) => Error::usage(
+                    format!("{file} has no column \"{name}\", {first} has"),
+                    format!("{near}; ingest files of one kind together"),
+                ),
                 None => Error::usage(format!("{file} has no column \"{name}\", which the schema lists"), near),
             });
         }
@@ -282,7 +291,8 @@ fn settle_columns(
 ) -> Result<InputColumns> {
     let mut settled: Option<(DatasetSchema, Vec<String>, String)> = None;
     if let Some(schema) = &options.schema {
-        settled = Some((schema.clone(), vec!["given by the schema".to_owned(); schema.columns.len()], "the schema".into()));
+        settled =
+            Some((schema.clone(), vec!["given by the schema".to_owned(); schema.columns.len()], "the schema".into()));
     } else if let Some(first) = formats.iter().position(Option::is_some) {
         let (schema, evidence) = infer_csv(sources, profiles, formats, &names);
         settled = Some((schema, evidence, sources[first].name.clone()));
@@ -346,7 +356,12 @@ fn infer_csv(
     let mut evidence = Vec::with_capacity(names.len());
     for (name, candidates) in names.iter().zip(&merged) {
         let inferred = candidates.resolve(&file_name);
-        columns.push(Column { name: name.clone(), column_type: inferred.column_type, nullable: inferred.nullable, role: None });
+        columns.push(Column {
+            name: name.clone(),
+            column_type: inferred.column_type,
+            nullable: inferred.nullable,
+            role: None,
+        });
         evidence.push(inferred.evidence);
     }
     (DatasetSchema { columns }, evidence)

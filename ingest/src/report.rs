@@ -8,10 +8,7 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use gristmill_shard::{
-    Error, Manifest, Result, Storage,
-    manifest::IngestCounts,
-    parquet_reader::ParquetFile,
-    tables::read_table,
+    Error, Manifest, Result, Storage, manifest::IngestCounts, parquet_reader::ParquetFile, tables::read_table,
 };
 use serde::Serialize;
 
@@ -83,7 +80,8 @@ pub struct IngestOutcome {
 }
 
 fn table(fields: Vec<(&str, ArrayRef)>) -> Result<RecordBatch> {
-    let schema = Schema::new(fields.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), false)).collect::<Vec<_>>());
+    let schema =
+        Schema::new(fields.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), false)).collect::<Vec<_>>());
     RecordBatch::try_new(Arc::new(schema), fields.into_iter().map(|(_, a)| a).collect())
         .map_err(|source| Error::Arrow { action: "build a table of the report".into(), source })
 }
@@ -170,7 +168,11 @@ impl IngestReport {
         for i in 0..reasons.num_rows() {
             by_reason.insert(reason(names.value(i), &url)?, rows.value(i));
         }
-        let examples = if by_reason.is_empty() { Vec::new() } else { read_rejects(storage, manifest, RejectSummary::EXAMPLES).await? };
+        let examples = if by_reason.is_empty() {
+            Vec::new()
+        } else {
+            read_rejects(storage, manifest, RejectSummary::EXAMPLES).await?
+        };
         let rejects = RejectSummary { by_reason, examples: RejectSummary::of(&examples).examples };
         Ok(Self { counts, files, columns, rejects, skipped: Vec::new() })
     }

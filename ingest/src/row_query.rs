@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
-use gristmill_shard::{Error, Result, nearest_name, schema::{DatasetSchema, SOURCE_ROW, is_reserved}};
+use gristmill_shard::{
+    Error, Result, nearest_name,
+    schema::{DatasetSchema, SOURCE_ROW, is_reserved},
+};
 use sqlparser::{
     ast::{
         BinaryOperator, Expr, Function, FunctionArguments, GroupByExpr, Ident, ObjectName, Query, Select, SelectItem,
@@ -19,14 +22,94 @@ const MAX_QUERY_BYTES: usize = 64 << 10;
 
 /// Functions of one row's values.
 const FUNCTIONS: &[&str] = &[
-    "abs", "acos", "acosd", "asin", "asind", "atan", "atan2", "atan2d", "atand", "bit_and", "bit_count", "bit_length",
-    "bit_not", "bit_or", "bit_xor", "bitand", "bitcount", "bitnot", "bitor", "bitxor", "cbrt", "ceil", "ceiling",
-    "char_length", "character_length", "coalesce", "concat", "concat_ws", "cos", "cosd", "cot", "cotd", "date",
-    "date_part", "datetime", "degrees", "div", "ends_with", "exp", "floor", "greatest", "if", "ifnull", "initcap",
-    "least", "left", "length", "ln", "log", "log10", "log1p", "log2", "lower", "lpad", "ltrim", "mod", "normalize",
-    "nullif", "octet_length", "pi", "pow", "power", "radians", "regexp_like", "replace", "reverse", "right", "round",
-    "rpad", "rtrim", "sign", "sin", "sind", "split_part", "sqrt", "starts_with", "strftime", "strpos", "strptime",
-    "substr", "tan", "tand", "time", "timestamp", "trunc", "truncate", "upper", "xor",
+    "abs",
+    "acos",
+    "acosd",
+    "asin",
+    "asind",
+    "atan",
+    "atan2",
+    "atan2d",
+    "atand",
+    "bit_and",
+    "bit_count",
+    "bit_length",
+    "bit_not",
+    "bit_or",
+    "bit_xor",
+    "bitand",
+    "bitcount",
+    "bitnot",
+    "bitor",
+    "bitxor",
+    "cbrt",
+    "ceil",
+    "ceiling",
+    "char_length",
+    "character_length",
+    "coalesce",
+    "concat",
+    "concat_ws",
+    "cos",
+    "cosd",
+    "cot",
+    "cotd",
+    "date",
+    "date_part",
+    "datetime",
+    "degrees",
+    "div",
+    "ends_with",
+    "exp",
+    "floor",
+    "greatest",
+    "if",
+    "ifnull",
+    "initcap",
+    "least",
+    "left",
+    "length",
+    "ln",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "lower",
+    "lpad",
+    "ltrim",
+    "mod",
+    "normalize",
+    "nullif",
+    "octet_length",
+    "pi",
+    "pow",
+    "power",
+    "radians",
+    "regexp_like",
+    "replace",
+    "reverse",
+    "right",
+    "round",
+    "rpad",
+    "rtrim",
+    "sign",
+    "sin",
+    "sind",
+    "split_part",
+    "sqrt",
+    "starts_with",
+    "strftime",
+    "strpos",
+    "strptime",
+    "substr",
+    "tan",
+    "tand",
+    "time",
+    "timestamp",
+    "trunc",
+    "truncate",
+    "upper",
+    "xor",
 ];
 
 /// A query that was checked.
@@ -47,7 +130,10 @@ impl RowQuery {
     /// [`Error::Usage`]: what does not parse, what is not row-wise, and names that do not exist (with the nearest).
     pub(crate) fn parse(text: &str, input: &DatasetSchema) -> Result<Self> {
         if text.len() > MAX_QUERY_BYTES {
-            return Err(Error::usage(format!("the query has {} bytes, at most {MAX_QUERY_BYTES}", text.len()), "shorten it"));
+            return Err(Error::usage(
+                format!("the query has {} bytes, at most {MAX_QUERY_BYTES}", text.len()),
+                "shorten it",
+            ));
         }
         // The dialect and options of polars' own parser.
         let options = ParserOptions { trailing_commas: true, ..ParserOptions::default() };
@@ -55,7 +141,9 @@ impl RowQuery {
             .with_options(options)
             .try_with_sql(text)
             .and_then(|mut p| p.parse_statements())
-            .map_err(|e| Error::usage(format!("the query does not parse: {e}"), "write SELECT … FROM input [WHERE …]"))?;
+            .map_err(|e| {
+                Error::usage(format!("the query does not parse: {e}"), "write SELECT … FROM input [WHERE …]")
+            })?;
         let [Statement::Query(query)] = statements.as_slice() else {
             return Err(refuse("anything but one SELECT statement"));
         };
@@ -119,11 +207,17 @@ fn plain_select(query: &Query) -> Result<&Select> {
         (grouped, "GROUP BY"),
         (select.having.is_some(), "HAVING"),
         (select.qualify.is_some() || !select.named_window.is_empty(), "a window"),
-        (!select.cluster_by.is_empty() || !select.distribute_by.is_empty() || !select.sort_by.is_empty(), "CLUSTER, DISTRIBUTE or SORT BY"),
+        (
+            !select.cluster_by.is_empty() || !select.distribute_by.is_empty() || !select.sort_by.is_empty(),
+            "CLUSTER, DISTRIBUTE or SORT BY",
+        ),
         (!select.connect_by.is_empty(), "CONNECT BY"),
         (!select.lateral_views.is_empty(), "LATERAL VIEW"),
         (select.into.is_some(), "INTO"),
-        (select.prewhere.is_some() || select.value_table_mode.is_some() || select.exclude.is_some(), "a clause of another dialect"),
+        (
+            select.prewhere.is_some() || select.value_table_mode.is_some() || select.exclude.is_some(),
+            "a clause of another dialect",
+        ),
         (select.select_modifiers.is_some() || !select.optimizer_hints.is_empty(), "a modifier of another dialect"),
     ] {
         if present {
@@ -218,7 +312,9 @@ impl Checker<'_> {
                 _ => refuse(&format!("the function {name}()")),
             });
         }
-        let FunctionArguments::List(list) = &function.args else { return Err(refuse(&format!("{name} without a list of arguments"))) };
+        let FunctionArguments::List(list) = &function.args else {
+            return Err(refuse(&format!("{name} without a list of arguments")));
+        };
         if function.filter.is_some()
             || !function.within_group.is_empty()
             || function.null_treatment.is_some()
@@ -265,8 +361,25 @@ impl Checker<'_> {
 
 /// Functions that are refused for what they are, not taken for a slip of the pen.
 const AGGREGATES: &[&str] = &[
-    "avg", "corr", "count", "first", "last", "max", "median", "min", "sum", "total", "var", "variance", "stddev", "lag",
-    "lead", "rank", "row_number", "unnest", "columns",
+    "avg",
+    "corr",
+    "count",
+    "first",
+    "last",
+    "max",
+    "median",
+    "min",
+    "sum",
+    "total",
+    "var",
+    "variance",
+    "stddev",
+    "lag",
+    "lead",
+    "rank",
+    "row_number",
+    "unnest",
+    "columns",
 ];
 
 impl Visitor for Checker<'_> {
@@ -342,12 +455,26 @@ fn not_null(expr: &Expr, input: &DatasetSchema) -> bool {
             let name = column_name(expr).unwrap_or_default();
             input.columns.iter().any(|c| c.name == name && !c.nullable)
         }
-        Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Extract { expr: inner, .. } => not_null(inner, input),
+        Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Extract { expr: inner, .. } => {
+            not_null(inner, input)
+        }
         Expr::Value(value) => !matches!(value.value, sqlparser::ast::Value::Null),
         Expr::IsNull(_) | Expr::IsNotNull(_) => true,
         Expr::BinaryOp { left, op, right } => {
-            matches!(op, B::Plus | B::Minus | B::Multiply | B::Gt | B::Lt | B::GtEq | B::LtEq | B::Eq | B::NotEq | B::And | B::Or)
-                && all(&[left, right])
+            matches!(
+                op,
+                B::Plus
+                    | B::Minus
+                    | B::Multiply
+                    | B::Gt
+                    | B::Lt
+                    | B::GtEq
+                    | B::LtEq
+                    | B::Eq
+                    | B::NotEq
+                    | B::And
+                    | B::Or
+            ) && all(&[left, right])
         }
         Expr::Between { expr, low, high, .. } => all(&[expr, low, high]),
         Expr::InList { expr, list, .. } => not_null(expr, input) && list.iter().all(|e| not_null(e, input)),
@@ -373,7 +500,11 @@ mod tests {
             role: None,
         };
         DatasetSchema {
-            columns: vec![column("date", "timestamp[us]", false), column("delay", "int64", false), column("origin", "string", true)],
+            columns: vec![
+                column("date", "timestamp[us]", false),
+                column("delay", "int64", false),
+                column("origin", "string", true),
+            ],
         }
     }
 
@@ -416,7 +547,8 @@ mod tests {
             ("SELECT other.delay FROM input", "no column of input"),
             ("SELECT _source_row FROM input", "reserved"),
             ("SELECT uper(origin) FROM input", "did you mean \"upper\""),
-            ("SELECT FROM WHERE", "parse"),
+            ("SELEC delay FROM input", "parse"),
+            ("SELECT delay FROM", "parse"),
             ("", "one SELECT"),
         ] {
             let error = RowQuery::parse(sql, &input()).unwrap_err();
@@ -449,7 +581,10 @@ mod tests {
             &input(),
         )
         .unwrap();
-        let known: Vec<&str> = ["date", "delay", "origin", "late", "hour", "half", "x", "date2", "missing"].into_iter().filter(|n| query.is_not_null(n)).collect();
+        let known: Vec<&str> = ["date", "delay", "origin", "late", "hour", "half", "x", "date2", "missing"]
+            .into_iter()
+            .filter(|n| query.is_not_null(n))
+            .collect();
         assert_eq!(known, ["date", "delay", "late", "hour", "missing"]);
     }
 }

@@ -44,7 +44,10 @@ pub fn read_schema_file(path: &Path) -> Result<DatasetSchema> {
 /// [`Error::Usage`], naming the column and, for unknown keys, types and roles, the nearest valid one.
 pub fn schema_from_toml(text: &str, file: &str) -> Result<DatasetSchema> {
     let table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
-        Error::usage(format!("{file} is not TOML: {}", e.to_string().trim_end()), "write [[columns]] with name and type")
+        Error::usage(
+            format!("{file} is not TOML: {}", e.to_string().trim_end()),
+            "write [[columns]] with name and type",
+        )
     })?;
     let unknown = |key: &str, place: &str, valid: &[&str]| {
         Error::usage(format!("{file}: unknown key \"{key}\"{place}"), nearest_name(key, valid.iter().copied()))
@@ -53,12 +56,17 @@ pub fn schema_from_toml(text: &str, file: &str) -> Result<DatasetSchema> {
         return Err(unknown(key, "", &["columns"]));
     }
     let Some(toml::Value::Array(entries)) = table.get("columns") else {
-        return Err(Error::usage(format!("{file} has no [[columns]]"), "write [[columns]] with name and type for each column"));
+        return Err(Error::usage(
+            format!("{file} has no [[columns]]"),
+            "write [[columns]] with name and type for each column",
+        ));
     };
     let mut columns = Vec::with_capacity(entries.len());
     for (i, entry) in entries.iter().enumerate() {
         let place = format!(" in column {} of the file", i + 1);
-        let wrong = |key: &str, want: &str| Error::usage(format!("{file}: \"{key}\"{place} is not {want}"), format!("write {key} = {want}"));
+        let wrong = |key: &str, want: &str| {
+            Error::usage(format!("{file}: \"{key}\"{place} is not {want}"), format!("write {key} = {want}"))
+        };
         let toml::Value::Table(entry) = entry else { return Err(wrong("columns", "a table")) };
         if let Some(key) = entry.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(unknown(key, &place, &KEYS));
@@ -68,7 +76,8 @@ pub fn schema_from_toml(text: &str, file: &str) -> Result<DatasetSchema> {
             Some(_) => Err(wrong(key, "a text in quotes")),
             None => Ok(None),
         };
-        let missing = |key: &str| Error::usage(format!("{file}: \"{key}\"{place} is missing"), "each column needs name and type");
+        let missing =
+            |key: &str| Error::usage(format!("{file}: \"{key}\"{place} is missing"), "each column needs name and type");
         let nullable = match entry.get("nullable") {
             Some(toml::Value::Boolean(nullable)) => *nullable,
             Some(_) => return Err(wrong("nullable", "true or false")),
@@ -116,7 +125,7 @@ mod tests {
             ("[[column]]\nname='a'", "did you mean \"columns\""),
             ("columns = 3", "no [[columns]]"),
             ("[[columns]]\nname='a'\ntyp='int64'", "did you mean \"type\""),
-            ("[[columns]]\nname='a'\ntype='int46'", "did you mean \"int64\""),
+            ("[[columns]]\nname='a'\ntype='itn64'", "did you mean \"int64\""),
             ("[[columns]]\nname='a'\ntype='int64'\nrole='lable'", "did you mean \"label\""),
             ("[[columns]]\nname='a'", "\"type\" in column 1"),
             ("[[columns]]\nname='a'\ntype='int64'\nnullable='no'", "true or false"),

@@ -113,7 +113,10 @@ pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sou
     }
     files.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     if files.len() as u64 > MAX_FILES {
-        return Err(Error::usage(format!("{} source files, at most {MAX_FILES}", files.len()), "merge small files first"));
+        return Err(Error::usage(
+            format!("{} source files, at most {MAX_FILES}", files.len()),
+            "merge small files first",
+        ));
     }
     let mut skipped: Vec<String> = skipped.iter().map(|p| name_below(&base, p)).collect::<Result<_>>()?;
     skipped.sort();
@@ -148,9 +151,10 @@ fn common_folder(a: &Path, b: &Path) -> PathBuf {
 
 fn name_below(base: &Path, path: &Path) -> Result<String> {
     let relative = path.strip_prefix(base).unwrap_or(path);
-    relative.to_str().map(|s| s.replace('\\', "/")).ok_or_else(|| {
-        Error::usage(format!("the name of {} is not UTF-8", path.display()), "rename the file")
-    })
+    relative
+        .to_str()
+        .map(|s| s.replace('\\', "/"))
+        .ok_or_else(|| Error::usage(format!("the name of {} is not UTF-8", path.display()), "rename the file"))
 }
 
 fn walk(folder: &Path, files: &mut Vec<(PathBuf, Format)>, skipped: &mut Vec<PathBuf>) -> Result<()> {
@@ -254,7 +258,10 @@ pub(crate) fn refuse_encoding(block: &[u8], name: &str) -> Result<()> {
     let data = |what: &str, help: &str| Err(Error::Data { url: name.to_owned(), what: what.into(), help: help.into() });
     let head = &block[..block.len().min(1024)];
     let nul_at = |parity: usize| head.iter().skip(parity).step_by(2).filter(|b| **b == 0).count();
-    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") || (head.len() >= 8 && nul_at(0).max(nul_at(1)) * 3 > head.len()) {
+    if head.starts_with(b"\xff\xfe")
+        || head.starts_with(b"\xfe\xff")
+        || (head.len() >= 8 && nul_at(0).max(nul_at(1)) * 3 > head.len())
+    {
         return data("the file is UTF-16, which is not read", "convert it first: iconv -f utf-16 -t utf-8 FILE > NEW");
     }
     if head.starts_with(b"\x1f\x8b") || head.starts_with(b"\x28\xb5\x2f\xfd") || head.starts_with(b"PK\x03\x04") {
@@ -353,12 +360,24 @@ mod tests {
         assert_eq!(find_sources(&[], None).unwrap_err().kind(), ErrorKind::Usage);
         assert_eq!(find_sources(&["s3://b/x".into()], None).unwrap_err().kind(), ErrorKind::Usage);
         let source = dir.path().to_str().unwrap().to_owned();
-        assert!(find_sources(&[source], Some(&dir.path().join("out"))).unwrap_err().to_string().contains("inside the source"));
+        assert!(
+            find_sources(&[source], Some(&dir.path().join("out")))
+                .unwrap_err()
+                .to_string()
+                .contains("inside the source")
+        );
     }
 
     #[test]
     fn patterns() {
-        for (pattern, name, want) in [("*", "", true), ("a*c", "abbc", true), ("a*c", "abbcd", false), ("*.csv", "x.csv", true), ("??", "a", false), ("*a*b*", "xxaxxb", true)] {
+        for (pattern, name, want) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abbcd", false),
+            ("*.csv", "x.csv", true),
+            ("??", "a", false),
+            ("*a*b*", "xxaxxb", true),
+        ] {
             assert_eq!(matches_pattern(pattern.as_bytes(), name.as_bytes()), want, "{pattern} {name}");
         }
     }

@@ -88,12 +88,20 @@ impl Plan {
             }
             let column_type = ColumnType::from_arrow(field.data_type()).map_err(|t| {
                 Error::usage(
-                    format!("the query makes column \"{}\" of type {t}, which has no place in a data set", field.name()),
+                    format!(
+                        "the query makes column \"{}\" of type {t}, which has no place in a data set",
+                        field.name()
+                    ),
                     "CAST it to another type",
                 )
             })?;
             let role = schema.columns.iter().find(|c| &c.name == field.name()).and_then(|c| c.role);
-            columns.push(Column { name: field.name().clone(), column_type, nullable: !query.is_not_null(field.name()), role });
+            columns.push(Column {
+                name: field.name().clone(),
+                column_type,
+                nullable: !query.is_not_null(field.name()),
+                role,
+            });
         }
         let output = DatasetSchema { columns };
         output.check_names("the query")?;
@@ -155,10 +163,22 @@ impl Plan {
         } else {
             Some(encode_file("rejects", &rejects_schema(), &[rejects_table(&rejects)?])?)
         };
-        Ok(MadeUnit { rows_in, filtered: good - accepted, data, rejects: refused, summary: RejectSummary::of(&rejects), statistics })
+        Ok(MadeUnit {
+            rows_in,
+            filtered: good - accepted,
+            data,
+            rejects: refused,
+            summary: RejectSummary::of(&rejects),
+            statistics,
+        })
     }
 
-    fn read(&self, spec: &UnitSpec, source: &ScannedSource, stop: &StopFlag) -> Result<(RecordBatch, ArrayRef, Vec<Reject>, u64)> {
+    fn read(
+        &self,
+        spec: &UnitSpec,
+        source: &ScannedSource,
+        stop: &StopFlag,
+    ) -> Result<(RecordBatch, ArrayRef, Vec<Reject>, u64)> {
         match (&spec.part, &source.content) {
             (Part::Csv { piece, format }, _) => {
                 let data = read_piece(&source.path, &source.name, piece.start, piece.end)?;
@@ -180,14 +200,18 @@ impl Plan {
     /// Runs the query, if any. Gives the result's columns in order, and the source row of each of its rows.
     fn query(&self, batch: RecordBatch, rows: ArrayRef, source: &ScannedSource) -> Result<(RecordBatch, ArrayRef)> {
         let Some(sql) = &self.sql else { return Ok((batch, rows)) };
-        let fail = |e: arrow::error::ArrowError| Error::internal(format!("rows of {} do not fit the query: {e}", source.name));
+        let fail =
+            |e: arrow::error::ArrowError| Error::internal(format!("rows of {} do not fit the query: {e}", source.name));
         let mut columns = batch.columns().to_vec();
         columns.push(Arc::clone(&rows));
         let given = RecordBatch::try_new(input_fields(&self.input), columns).map_err(fail)?;
         let result = run_query(sql, given).map_err(|e| match e {
             Error::Usage { what, help } => Error::Data {
                 url: source.name.clone(),
-                what: format!("from row {} on: {what}", rows.as_primitive::<Int64Type>().iter().flatten().next().unwrap_or(0)),
+                what: format!(
+                    "from row {} on: {what}",
+                    rows.as_primitive::<Int64Type>().iter().flatten().next().unwrap_or(0)
+                ),
                 help,
             },
             other => other,

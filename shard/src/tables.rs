@@ -112,6 +112,8 @@ pub struct InputEntry {
 pub const INPUTS: &str = "inputs";
 /// Name of the files table.
 pub const FILES: &str = "files";
+/// Name of the table of files with refused rows, of the same form; only where rows were refused.
+pub const REJECT_FILES: &str = "reject_files";
 /// Name of the strata table.
 pub const STRATA: &str = "strata";
 /// Name of the categories table.
@@ -234,8 +236,24 @@ pub fn files_table(files: &[FileEntry]) -> Result<RecordBatch> {
 /// # Errors
 /// [`Error::Corrupt`] when the table is not what it should be.
 pub async fn read_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<FileEntry>> {
-    let batch = read_table(storage, manifest, FILES).await?;
-    let url = storage.url(manifest.tables.get(FILES).map_or("", |t| &t.path));
+    read_files_table(storage, manifest, FILES).await
+}
+
+/// The files with refused rows of `manifest`; none where no row was refused.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_reject_files(storage: &Storage, manifest: &Manifest) -> Result<Vec<FileEntry>> {
+    if manifest.tables.contains_key(REJECT_FILES) {
+        read_files_table(storage, manifest, REJECT_FILES).await
+    } else {
+        Ok(Vec::new())
+    }
+}
+
+async fn read_files_table(storage: &Storage, manifest: &Manifest, name: &str) -> Result<Vec<FileEntry>> {
+    let batch = read_table(storage, manifest, name).await?;
+    let url = storage.url(manifest.tables.get(name).map_or("", |t| &t.path));
     let read = Reader { batch: &batch, url: &url };
     let (path, split, lane, sequence) =
         (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);

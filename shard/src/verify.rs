@@ -64,14 +64,15 @@ pub async fn verify(storage: &Storage, control: &Control) -> Result<VerifyReport
     for (name, table) in &manifest.tables {
         check_table(storage, name, table, &mut report).await?;
     }
-    let files = match tables::read_files(storage, &manifest).await {
-        Ok(files) => files,
-        Err(e) => {
+    let lists = (tables::read_files(storage, &manifest).await, tables::read_reject_files(storage, &manifest).await);
+    let (files, rejects) = match lists {
+        (Ok(files), Ok(rejects)) => (files, rejects),
+        (Err(e), _) | (_, Err(e)) => {
             report.add(&manifest_path, format!("its file list can't be read: {e}"));
             return Ok(report);
         }
     };
-    for path in unlisted(storage, &files, &manifest).await? {
+    for path in unlisted(storage, &[files.as_slice(), &rejects].concat(), &manifest).await? {
         report.add(&path, "no manifest lists this file".into());
     }
     let stratify = manifest.layout.as_ref().map(|l| l.stratify.clone()).unwrap_or_default();
@@ -99,9 +100,20 @@ pub async fn verify(storage: &Storage, control: &Control) -> Result<VerifyReport
     if listed != manifest.rows {
         report.add(&manifest_path, format!("it says {} rows, its files list {listed}", manifest.rows));
     }
+    let mut refused = 0;
+    for file in rejects {
+        let check = check_file(storage.clone(), file, Vec::new(), false, control).await?;
+        report.files += 1;
+        report.bytes += check.bytes;
+        refused += check.rows;
+        for what in check.problems {
+            report.add(&check.path, what);
+        }
+    }
     if let Some(counts) = manifest.ingest {
-        let sum = counts.accepted + counts.rejected + counts.filtered;
-        if counts.rows_in != sum || counts.accepted != manifest.rows {
+        let sum = counts.accepted.saturating_add(counts.rejected).saturating_add(counts.filtered);
+        let whole = report.problems.is_empty();
+        if counts.rows_in != sum || counts.accepted != manifest.rows || (whole && counts.rejected != refused) {
             report.add(&manifest_path, format!("rows in {} are not accounted for: {counts:?}", counts.rows_in));
         }
     }

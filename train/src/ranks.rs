@@ -88,11 +88,17 @@ impl Ranks {
         }
     }
 
+    /// The connection breaks a moment before or after the reason arrives, so this looks a few times. It does not use the
+    /// store's own wait, which writes to standard error when nothing comes.
     fn reported_failure(&self) -> Option<String> {
-        // The connection breaks a moment before or after the reason arrives; the wait is short and only on failure.
-        self.store.wait(&[FAILURE], Duration::from_millis(200)).ok()?;
-        let bytes = self.store.get(FAILURE).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        for _ in 0..10 {
+            if self.store.check(&[FAILURE]).ok()? {
+                let bytes = self.store.get(FAILURE).ok()?;
+                return Some(String::from_utf8_lossy(&bytes).into_owned());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
     }
 
     /// Sums `values` over the ranks; every rank gets the sums, rounded alike.

@@ -266,7 +266,7 @@ impl BatchSource for Source {
 }
 
 fn to_batch(batch: HostBatch, kind: Kind, world_size: u64) -> Result<Batch> {
-    let global_rows = batch.global_rows() as u64;
+    let global_rows = batch.global_rows();
     let state = serde_json::to_value(batch.state()).map_err(|e| Error::internal(format!("the loader's state: {e}")))?;
     let mut tensors = Vec::new();
     let (mut mask, mut row_ids) = (None, None);

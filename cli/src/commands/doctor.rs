@@ -84,7 +84,9 @@ fn memory() -> Check {
     });
     let limit = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
     let found = match (total, limit) {
-        (Some(total), Some(limit)) if limit < total => format!("{} of {} (cgroup limit)", tables::bytes(limit), tables::bytes(total)),
+        (Some(total), Some(limit)) if limit < total => {
+            format!("{} of {} (cgroup limit)", tables::bytes(limit), tables::bytes(total))
+        }
         (Some(total), _) => tables::bytes(total),
         (None, _) => "unknown".into(),
     };

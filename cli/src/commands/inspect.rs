@@ -75,7 +75,10 @@ fn files(session: &Session, args: &InspectArgs, storage: &Storage, manifest: &Ma
             .as_ref()
             .ok_or_else(|| Failure::usage("a data set has no nodes", "give a shard set, or leave --node out"))?;
         if node >= layout.nodes {
-            return Err(Failure::usage(format!("there is no node {node}"), format!("nodes are 0 to {}", layout.nodes - 1)));
+            return Err(Failure::usage(
+                format!("there is no node {node}"),
+                format!("nodes are 0 to {}", layout.nodes - 1),
+            ));
         }
         let mut kept = Vec::new();
         for file in files {

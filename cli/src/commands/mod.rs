@@ -52,7 +52,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 /// Warnings of the libraries go to stderr; `GRISTMILL_LOG=debug` shows more.
-pub(crate) fn start_logging() {
+pub fn start_logging() {
     let filter = EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
         .with_env_var("GRISTMILL_LOG")

@@ -5,8 +5,10 @@ use std::{ffi::OsString, process::ExitCode};
 use gristmill_ingest::{IngestOutcome, ingest};
 use gristmill_shard::job::{ShardOutcome, shard};
 
+use anyhow::Context as _;
+
 use crate::{
-    args::RunArgs, commands, config::Pipeline, failure::Failure, output, session::Session, training, training::show::Outcome,
+    args::RunArgs, commands, config::Pipeline, failure::Failure, output, session::Session, training, training::Outcome,
 };
 
 pub fn run(session: &Session, args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -16,7 +18,7 @@ pub fn run(session: &Session, args: &RunArgs) -> anyhow::Result<ExitCode> {
             "under torchrun or SLURM use `gristmill train`, after `gristmill run --set` or `shard` on one machine",
         ));
     }
-    let pipeline = Pipeline::read(&args.config, &args.set)?;
+    let pipeline: Pipeline = Pipeline::read(&args.config, &args.set)?;
     if pipeline.ingest.is_none() && pipeline.shard.is_none() && pipeline.train.is_none() {
         return Err(Failure::usage(
             format!("{} has none of [ingest], [shard], [train]", args.config.display()),
@@ -25,7 +27,7 @@ pub fn run(session: &Session, args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     if pipeline.train.is_some() {
         // Minutes of work should not end in a message that could have come first.
-        training::locate()?;
+        training::spawn(&arguments(session, args, "--check"), &session.control.stop)?;
     }
     let ingested = run_ingest(session, &pipeline)?;
     let sharded = run_shard(session, &pipeline)?;
@@ -67,7 +69,13 @@ fn run_train(session: &Session, pipeline: &Pipeline, args: &RunArgs) -> anyhow::
     if pipeline.train.is_none() {
         return Ok(None);
     }
-    let mut arguments: Vec<OsString> = vec!["train".into(), args.config.clone().into(), "--report-json".into()];
+    let report = training::spawn(&arguments(session, args, "--report-json"), &session.control.stop)?;
+    serde_json::from_str(&report).map(Some).context("the report of gristmill-train is not the JSON it should be")
+}
+
+/// Arguments of `gristmill-train` for this pipeline.
+fn arguments(session: &Session, args: &RunArgs, mode: &str) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["train".into(), args.config.clone().into(), mode.into()];
     for set in &args.set {
         arguments.extend(["--set".into(), set.into()]);
     }
@@ -83,7 +91,7 @@ fn run_train(session: &Session, pipeline: &Pipeline, args: &RunArgs) -> anyhow::
     if let Some(threads) = session.common.threads {
         arguments.extend(["--threads".into(), threads.to_string().into()]);
     }
-    training::spawn(arguments, &session.control.stop).map(Some)
+    arguments
 }
 
 fn text(
@@ -111,7 +119,7 @@ fn text(
     }
     if let Some(outcome) = trained {
         text.push_str("\n== train\n");
-        text.push_str(&training::show::text(outcome));
+        text.push_str(&outcome.text);
     }
     text
 }

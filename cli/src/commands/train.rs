@@ -6,7 +6,8 @@ use crate::{args::TrainArgs, config::Pipeline, training};
 
 /// Replaces this process by `gristmill-train` with the same arguments.
 pub fn exec(args: &TrainArgs) -> anyhow::Result<ExitCode> {
-    // A mistake in the configuration is told even where libtorch is missing.
-    Pipeline::read(&args.config, &args.set)?.train(&args.config)?;
+    // What can be told without libtorch is told where it is missing too.
+    let pipeline: Pipeline = Pipeline::read(&args.config, &args.set)?;
+    pipeline.train(&args.config)?;
     training::exec()
 }

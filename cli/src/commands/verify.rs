@@ -25,7 +25,9 @@ pub fn run(session: &Session, args: &UrlArgs) -> anyhow::Result<ExitCode> {
         if report.problems.is_empty() {
             let proved = match report.kind {
                 ManifestKind::Dataset => "every digest is right and every row is accounted for",
-                ManifestKind::Shards => "every digest is right, every row is there exactly once, every balance bound holds",
+                ManifestKind::Shards => {
+                    "every digest is right, every row is there exactly once, every balance bound holds"
+                }
             };
             text.push_str(&format!("{read}: {proved}\n"));
         } else {

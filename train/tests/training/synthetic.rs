@@ -48,7 +48,7 @@ pub fn config(rest: serde_json::Value) -> TrainConfig {
         "data": {"shards": "memory"}, "label": "y",
         "features": {"numbers": ["x0", "x1"], "categories": ["c"]},
         "model": {"hidden": [8, 4], "dtype": "f64", "embedding_dim": 3, "dropout": 0.25},
-        "optimizer": {"lr": 0.02, "clip_norm": 0.5},
+        "optimizer": {"lr": 0.02, "clip_norm": 0.05},
         "schedule": {"kind": "warmup_cosine", "warmup_steps": 3},
         "epochs": 2, "global_batch": 16, "log_every_steps": 1, "timeout_s": 20, "threads": 1,
         "checkpoint": {"url": "unused"}, "baseline": {"column": "c"},

@@ -3,21 +3,23 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Parser as _;
-use gristmill_train::{Launch, Rendezvous, TrainOutcome, launch, train_at};
-
-use crate::{
+use gristmill_cli::{
     args::{Cli, Command, TrainArgs},
-    config::Pipeline,
-    failure::{self, Failure},
+    config,
+    failure::{self, Failure, Sorted},
     output,
     session::Session,
-    training::show::{self, Outcome},
 };
+use gristmill_train::{Launch, Rendezvous, TrainConfig, TrainOutcome, launch, train_at};
+
+use crate::show;
+
+type Pipeline = config::Pipeline<TrainConfig>;
 
 /// `gristmill-train train CONFIG …`
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    crate::commands::start_logging();
+    gristmill_cli::start_logging();
     let json = cli.common.json;
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -30,7 +32,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         return Err(Failure::usage("gristmill-train only trains", "use `gristmill` for everything else"));
     };
     let pipeline = Pipeline::read(&args.config, &args.set)?;
-    let rendezvous = Rendezvous::from_env()?;
+    pipeline.train(&args.config)?.check_values().map_err(sorted)?;
+    if args.check {
+        return Ok(());
+    }
+    let rendezvous = Rendezvous::from_env()
+        .map_err(|e| Failure::usage(e.to_string(), "unset RANK and its like, or set all that torchrun sets"))?;
     let nproc = args.nproc.or(pipeline.launch.nproc).unwrap_or(1);
     let mut common = cli.common;
     // One rank's progress is enough.
@@ -38,25 +45,41 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let session = Session::start(common)?;
     if rendezvous.is_none() && nproc > 1 {
         let timeout = Duration::from_secs(pipeline.train(&args.config)?.timeout_s);
-        let launched = Launch::this_program(std::env::args_os().skip(1).collect(), usize::from(nproc), timeout)?;
-        return Ok(launch(&launched, &session.control.stop)?);
+        let arguments = std::env::args_os().skip(1).collect();
+        let launched = Launch::this_program(arguments, usize::from(nproc), timeout).map_err(sorted)?;
+        return launch(&launched, &session.control.stop).map_err(sorted);
     }
     rank(&session, &args, &pipeline, rendezvous)
 }
 
-fn rank(session: &Session, args: &TrainArgs, pipeline: &Pipeline, rendezvous: Option<Rendezvous>) -> anyhow::Result<()> {
+fn sorted(error: gristmill_train::Error) -> anyhow::Error {
+    Sorted { kind: error.kind(), error: Box::new(error) }.into()
+}
+
+fn rank(
+    session: &Session,
+    args: &TrainArgs,
+    pipeline: &Pipeline,
+    rendezvous: Option<Rendezvous>,
+) -> anyhow::Result<()> {
     let config = pipeline.train(&args.config)?;
     let places = gristmill_train::Places {
         shards: session.open_with(&config.data.shards, &pipeline.storage_of(&config.data.shards))?,
         run: session.open_with(&config.checkpoint.url, &pipeline.storage_of(&config.checkpoint.url))?,
     };
     let first = rendezvous.as_ref().is_none_or(|r| r.world.rank == 0);
-    let outcome = match train_at(config, places, rendezvous, &session.control, session.handle())? {
-        TrainOutcome::Finished(report) => Outcome { already_current: false, report },
-        TrainOutcome::AlreadyCurrent(report) => Outcome { already_current: true, report },
+    let trained = train_at(config, places, rendezvous, &session.control, session.handle()).map_err(sorted)?;
+    let (report, already_current) = match trained {
+        TrainOutcome::Finished(report) => (report, false),
+        TrainOutcome::AlreadyCurrent(report) => (report, true),
     };
     if !first {
         return Ok(());
     }
-    if session.common.json || args.report_json { output::json(&outcome) } else { output::result(&show::text(&outcome)) }
+    let text = show::text(&report, already_current);
+    if session.common.json || args.report_json {
+        output::json(&serde_json::json!({ "already_current": already_current, "report": report, "text": text }))
+    } else {
+        output::result(&text)
+    }
 }

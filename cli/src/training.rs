@@ -1,9 +1,5 @@
 //! The program that trains, `gristmill-train`, seen from outside: where it is, how it is started, what it reports.
 
-#[cfg(feature = "torch")]
-pub mod rank;
-pub mod show;
-
 use std::{
     ffi::OsString,
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
@@ -15,9 +11,9 @@ use std::{
 use anyhow::Context as _;
 use gristmill_shard::StopFlag;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Reported};
-use show::Outcome;
 
 /// Folder of the libtorch that this build was linked with.
 pub const LIBTORCH_LIB: &str = env!("GRISTMILL_LIBTORCH_LIB");
@@ -45,7 +41,9 @@ pub fn locate() -> anyhow::Result<PathBuf> {
     let folders = std::env::split_paths(&searched).chain([Path::new(LIBTORCH_LIB).to_path_buf()]);
     if !folders.into_iter().any(|folder| folder.join(LIBRARY).is_file()) {
         return Err(Failure::environment(
-            format!("libtorch is missing: there is no {LIBRARY} in {LIBTORCH_LIB}, with which this gristmill was built"),
+            format!(
+                "libtorch is missing: there is no {LIBRARY} in {LIBTORCH_LIB}, with which this gristmill was built"
+            ),
             "run `make libtorch`, or set LD_LIBRARY_PATH to the lib folder of torch 2.11.0",
         ));
     }
@@ -59,8 +57,19 @@ pub fn exec() -> anyhow::Result<ExitCode> {
     Err(anyhow::Error::from(error).context(format!("{} could not be started", program.display())))
 }
 
-/// Runs `gristmill-train` and waits for its report. A stop is passed on; when this process is killed, so is that one.
-pub fn spawn(arguments: Vec<OsString>, stop: &StopFlag) -> anyhow::Result<Outcome> {
+/// What `gristmill-train` says when it is done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Outcome {
+    /// It had been done before.
+    pub already_current: bool,
+    /// The report, for programs.
+    pub report: serde_json::Value,
+    /// The report, for people.
+    pub text: String,
+}
+
+/// Runs `gristmill-train` and waits for its end. A stop is passed on; when this process is killed, so is that one.
+pub fn spawn(arguments: &[OsString], stop: &StopFlag) -> anyhow::Result<String> {
     let program = locate()?;
     let parent = rustix::process::getpid();
     let mut command = Command::new(&program);
@@ -97,10 +106,11 @@ pub fn spawn(arguments: Vec<OsString>, stop: &StopFlag) -> anyhow::Result<Outcom
         }
         std::thread::sleep(POLL);
     };
-    let text = reader.join().map_err(|_| anyhow::anyhow!("reading the report failed"))?.context("reading the report")?;
+    let text =
+        reader.join().map_err(|_| anyhow::anyhow!("reading the report failed"))?.context("reading the report")?;
     if !status.success() {
         let status = status.code().or(status.signal().map(|s| 128 + s)).and_then(|s| u8::try_from(s).ok());
         return Err(Reported(status.unwrap_or(1)).into());
     }
-    serde_json::from_str(&text).context("the report of gristmill-train is not the JSON it should be")
+    Ok(text)
 }

@@ -1,24 +1,12 @@
 //! The report of a training run as people read it.
 
+use gristmill_cli::tables;
 use gristmill_train::TrainReport;
-use serde::{Deserialize, Serialize};
-
-use crate::tables;
-
-/// How training ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Outcome {
-    /// It had been done before.
-    pub already_current: bool,
-    /// The report.
-    pub report: TrainReport,
-}
 
 /// Tables of scores, speed, and where the model is.
-pub fn text(outcome: &Outcome) -> String {
-    let report = &outcome.report;
+pub fn text(report: &TrainReport, already_current: bool) -> String {
     let mut text = String::new();
-    if outcome.already_current {
+    if already_current {
         text.push_str("the model is already current: nothing was done\n");
     }
     let number = |x: f64| format!("{x:.4}");
