@@ -91,6 +91,7 @@ impl ColumnBuilder {
     }
 
     /// Rows so far.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.valid.len()
     }

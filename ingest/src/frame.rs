@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{Array, ArrayRef, make_array},
+    array::{Array, ArrayRef, NullArray, make_array},
     datatypes::{Field, Schema},
     ffi::{FFI_ArrowArray, FFI_ArrowSchema},
     record_batch::RecordBatch,
@@ -100,6 +100,10 @@ fn from_frame(frame: DataFrame) -> Result<RecordBatch> {
 
 fn from_series(series: &Series) -> Result<ArrayRef> {
     let fail = |e: &dyn std::fmt::Display| crossing(series.name().as_str(), e);
+    if series.dtype() == &polars::prelude::DataType::Null {
+        // polars gives this type a buffer, the interface allows none.
+        return Ok(Arc::new(NullArray::new(series.len())));
+    }
     // The oldest level has large_utf8 and large_binary, the waist's types, not views.
     let level = CompatLevel::oldest();
     let field = series.dtype().to_arrow_field(series.name().clone(), level);

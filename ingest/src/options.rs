@@ -32,7 +32,7 @@ pub struct IngestOptions {
 
 impl IngestOptions {
     /// Default [`IngestOptions::unit_bytes`].
-    pub const UNIT_BYTES: u64 = 64 << 20;
+    pub const UNIT_BYTES: u64 = 32 << 20;
 
     /// The defaults for `sources`.
     #[must_use]

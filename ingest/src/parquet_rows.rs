@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use arrow::{
-    array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatchReader},
-    compute::{concat_batches, filter, filter_record_batch},
+    array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatchReader, new_null_array},
+    compute::{cast, concat_batches, filter, filter_record_batch},
+    datatypes::DataType,
     record_batch::RecordBatch,
     util::display::{ArrayFormatter, FormatOptions},
 };
@@ -100,18 +101,23 @@ impl ParquetInfo {
         self.metadata.metadata().row_groups()[groups.clone()].iter().map(|g| g.num_rows().max(0) as u64).sum()
     }
 
-    /// Row groups in runs of about `unit_bytes` uncompressed.
+    /// Row groups in runs of about `unit_bytes` decoded, as far as the footer tells.
     pub(crate) fn runs(&self, unit_bytes: u64) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
-        let (mut start, mut bytes) = (0, 0);
+        let (mut start, mut bytes) = (0, 0_u64);
         let groups = self.metadata.metadata().row_groups();
+        // Dictionaries make the stored size small; values and offsets come out at their width.
+        let widths =
+            self.metadata.schema().fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16) as u64);
+        let row_bytes: u64 = widths.sum();
         for (i, group) in groups.iter().enumerate() {
-            let more = group.total_byte_size().max(0) as u64;
-            if i > start && bytes + more > unit_bytes {
+            let stored = group.total_byte_size().max(0) as u64;
+            let more = stored.max(row_bytes.saturating_mul(group.num_rows().max(0) as u64));
+            if i > start && bytes.saturating_add(more) > unit_bytes {
                 runs.push(start..i);
                 (start, bytes) = (i, 0);
             }
-            bytes += more;
+            bytes = bytes.saturating_add(more);
         }
         if start < groups.len() {
             runs.push(start..groups.len());
@@ -209,8 +215,18 @@ fn row_text(batch: &RecordBatch, row: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null").with_display_error(true);
     let mut parts = Vec::with_capacity(batch.num_columns());
     for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
-        let shown = ArrayFormatter::try_new(column.as_ref(), &options).map_err(fail)?;
-        parts.push(format!("{}={}", field.name(), shown.value(row)));
+        let value = column.slice(row, 1);
+        // Named zones have no table here to show local times by; the instant is shown instead.
+        let (value, suffix) = match value.data_type() {
+            DataType::Timestamp(unit, Some(_)) if value.is_valid(0) => {
+                let instant = cast(&value, &DataType::Int64).and_then(|v| cast(&v, &DataType::Timestamp(*unit, None)));
+                (instant.map_err(fail)?, "Z")
+            }
+            DataType::Timestamp(unit, Some(_)) => (new_null_array(&DataType::Timestamp(*unit, None), 1), ""),
+            _ => (value, ""),
+        };
+        let shown = ArrayFormatter::try_new(value.as_ref(), &options).map_err(fail)?;
+        parts.push(format!("{}={}{suffix}", field.name(), shown.value(0)));
     }
     Ok(raw_text(parts.join(", ").as_bytes()))
 }
@@ -220,7 +236,7 @@ mod tests {
     use super::*;
     use arrow::{
         array::{DictionaryArray, StringArray, StringViewArray},
-        datatypes::{DataType, Field, Int32Type, Schema},
+        datatypes::{Field, Int32Type, Schema},
     };
     use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 

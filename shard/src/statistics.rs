@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use arrow::{
     array::{Array, ArrayRef, AsArray},
     compute::cast,
-    datatypes::{DataType, Float64Type},
+    datatypes::{DataType, Float64Type, Int64Type},
 };
 
 use crate::error::{Error, Result};
@@ -102,17 +102,19 @@ impl StatisticsBuilder {
         let numbers = as_f64(column)?;
         let mut part = Self::new(&DataType::Float64);
         let mut sum = 0.0;
+        let mut bins = BinCounts::new(numbers.len());
         for value in numbers.as_primitive::<Float64Type>().iter().flatten() {
             if value.is_finite() {
                 part.finite += 1;
                 part.min = part.min.min(value);
                 part.max = part.max.max(value);
                 sum += value;
-                *part.bins.entry(bin_of(value)).or_insert(0) += 1;
+                bins.add(bin_of(value));
             } else {
                 part.non_finite += 1;
             }
         }
+        part.bins = bins.finish();
         if part.finite > 0 {
             part.mean = sum / part.finite as f64;
             for value in numbers.as_primitive::<Float64Type>().iter().flatten().filter(|v| v.is_finite()) {
@@ -144,7 +146,12 @@ impl StatisticsBuilder {
             }
             Some(Categories::Integer(counts)) => {
                 let mut full = false;
-                if let Ok(values) = cast(column, &DataType::Decimal128(38, 0)) {
+                if let Some(close) = count_close(column) {
+                    for (value, count) in close {
+                        *counts.entry(value).or_insert(0) += count;
+                    }
+                    full = counts.len() > MAX_INTEGER_CATEGORIES;
+                } else if let Ok(values) = cast(column, &DataType::Decimal128(38, 0)) {
                     for value in values.as_primitive::<arrow::datatypes::Decimal128Type>().iter().flatten() {
                         *counts.entry(value).or_insert(0) += 1;
                         if counts.len() > MAX_INTEGER_CATEGORIES {
@@ -272,6 +279,59 @@ pub fn as_f64(column: &ArrayRef) -> Result<ArrayRef> {
     }
 }
 
+/// Counts of integers that lie close together, by a table of all that lie between; `None` when they do not.
+fn count_close(column: &ArrayRef) -> Option<Vec<(i128, u64)>> {
+    const SPAN: i64 = 1 << 16;
+    if column.data_type() == &DataType::UInt64 {
+        return None;
+    }
+    let values = cast(column, &DataType::Int64).ok()?;
+    let values = values.as_primitive::<Int64Type>();
+    let (least, greatest) = (arrow::compute::min(values)?, arrow::compute::max(values)?);
+    let span = greatest.checked_sub(least).filter(|s| *s < SPAN)?;
+    let mut table = vec![0_u64; usize::try_from(span).ok()? + 1];
+    for value in values.iter().flatten() {
+        table[(value - least) as usize] += 1;
+    }
+    Some((i128::from(least)..).zip(table).filter(|(_, count)| *count > 0).collect())
+}
+
+/// Counts of bins: a table of all bins where there are values enough to pay for going through it, else a map.
+enum BinCounts {
+    Table(Vec<u32>),
+    Map(BTreeMap<u32, u64>),
+}
+
+impl BinCounts {
+    const TABLE_FROM_VALUES: usize = 1 << 15;
+
+    fn new(values: usize) -> Self {
+        let countable = u32::try_from(values).is_ok();
+        if values >= Self::TABLE_FROM_VALUES && countable {
+            Self::Table(vec![0; 1 << 20])
+        } else {
+            Self::Map(BTreeMap::new())
+        }
+    }
+
+    fn add(&mut self, bin: u32) {
+        match self {
+            Self::Table(counts) => counts[bin as usize] += 1,
+            Self::Map(counts) => *counts.entry(bin).or_insert(0) += 1,
+        }
+    }
+
+    fn finish(self) -> BTreeMap<u32, u64> {
+        match self {
+            Self::Table(counts) => {
+                let used = counts.into_iter().enumerate().filter(|(_, count)| *count > 0);
+                used.map(|(bin, count)| (bin as u32, u64::from(count))).collect()
+            }
+            Self::Map(counts) => counts,
+        }
+    }
+}
+
 /// Sign, exponent and 7 mantissa bits, mapped so that bins are ordered as their values are.
 fn bin_of(value: f64) -> u32 {
     let bits = if value == 0.0 { 0 } else { value.to_bits() };
@@ -320,6 +380,18 @@ mod tests {
         assert_eq!((a.rows, a.min, a.max, a.quantiles), (b.rows, b.min, b.max, b.quantiles));
         assert!((a.mean.unwrap() - b.mean.unwrap()).abs() < 1e-9);
         assert!((a.deviation.unwrap() - b.deviation.unwrap()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn many_values_are_binned_as_few_are() {
+        let all: Vec<f64> = (0..100_000).map(|i| (f64::from(i) - 30_000.0) * 1e-3_f64.powi(i % 3)).collect();
+        let mut parts = StatisticsBuilder::new(&DataType::Float64);
+        for chunk in all.chunks(1000) {
+            parts.merge(&of(Arc::new(Float64Array::from(chunk.to_vec()))));
+        }
+        let whole = of(Arc::new(Float64Array::from(all)));
+        assert_eq!(whole.bins, parts.bins);
+        assert_eq!(bin_of(f64::MAX).max(bin_of(f64::MIN)) >> 20, 0);
     }
 
     #[test]

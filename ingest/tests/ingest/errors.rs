@@ -60,8 +60,8 @@ async fn sources_that_can_not_be_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_do_not_fit_together() {
-    let raw = Raw::new(&[("1.csv", b"a,b\n1,2\n"), ("2.csv", b"a,bb\n1,2\n")]);
-    fails(&raw.options(), ErrorKind::Usage, &["2.csv", "\"b\"", "did you mean \"bb\"", "1.csv"]).await;
+    let raw = Raw::new(&[("1.csv", b"a,bus\n1,2\n"), ("2.csv", b"a,buss\n1,2\n")]);
+    fails(&raw.options(), ErrorKind::Usage, &["2.csv", "\"bus\"", "did you mean \"buss\"", "1.csv"]).await;
     let raw = Raw::new(&[("1.csv", b"a,b\n1,2\n"), ("2.csv", b"a,b,c\n1,2,3\n")]);
     fails(&raw.options(), ErrorKind::Usage, &["2.csv", "\"c\"", "1.csv"]).await;
 }

@@ -1,8 +1,12 @@
 //! A folder of raw files, and the data set that an ingest made of it.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use arrow::{compute::concat_batches, record_batch::RecordBatch};
+use arrow::{
+    compute::{cast, concat_batches},
+    datatypes::DataType,
+    record_batch::RecordBatch,
+};
 use bytes::Bytes;
 use gristmill_ingest::{IngestOptions, IngestOutcome, MaxRejects, ingest};
 use gristmill_shard::{Control, Result, Storage, parquet_reader::ParquetFile, tables::read_files};
@@ -70,13 +74,19 @@ pub(crate) async fn objects(out: &Storage) -> BTreeMap<String, Bytes> {
     all
 }
 
-/// A CSV column by name, each value as text, `None` for null.
+/// A column by name, each value as text (instants with a `Z`), `None` for null.
 pub(crate) fn shown(batch: &RecordBatch, column: &str) -> Vec<Option<String>> {
-    let array = batch.column_by_name(column).unwrap();
+    let mut array = Arc::clone(batch.column_by_name(column).unwrap());
+    let mut suffix = "";
+    if let DataType::Timestamp(unit, Some(_)) = array.data_type() {
+        let naive = DataType::Timestamp(*unit, None);
+        array = cast(&cast(&array, &DataType::Int64).unwrap(), &naive).unwrap();
+        suffix = "Z";
+    }
     let options = arrow::util::display::FormatOptions::default();
     let format = arrow::util::display::ArrayFormatter::try_new(array.as_ref(), &options).unwrap();
     (0..array.len())
-        .map(|i| arrow::array::Array::is_valid(array.as_ref(), i).then(|| format.value(i).to_string()))
+        .map(|i| arrow::array::Array::is_valid(array.as_ref(), i).then(|| format!("{}{suffix}", format.value(i))))
         .collect()
 }
 
