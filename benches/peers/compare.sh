@@ -23,7 +23,7 @@ fail() { # exit status, message
 [ $# -ge 1 ] || fail 2 "usage: benches/peers/compare.sh SHARDS [GRISTMILL]"
 shards=$1
 gristmill=${2:-${CARGO_TARGET_DIR:-$root/target}/release/gristmill}
-[ -x "$gristmill" ] || fail 2 "$gristmill is not there: cargo build --release -p gristmill"
+[ -x "$gristmill" ] || fail 2 "$gristmill is not there: cargo build --release --workspace"
 command -v python3 >/dev/null || fail 2 "python3 is not installed"
 
 batch=${BATCH:-4096} epochs=${EPOCHS:-5} split=${SPLIT:-train} least=${LEAST:-50}
