@@ -5,8 +5,8 @@
 # usage: benches/peers/compare.sh SHARDS [GRISTMILL]
 #   SHARDS     a shard set, as `gristmill shard` writes it
 #   GRISTMILL  the binary (default: target/release/gristmill, below CARGO_TARGET_DIR when that is set)
-# environment: BATCH (4096), EPOCHS (5 measured), SPLIT (train), NUMBERS and CATEGORIES (columns of the flights: 5 and
-#   2), PEER_ROWS (at most so many rows for PyTorch, 500000: its rate does not depend on it, its patience does),
+# environment: BATCH (4096), EPOCHS (5 measured), SPLIT (train), NUMBERS and CATEGORIES (columns of the demo's flights: 7
+#   and 2), PEER_ROWS (at most so many rows for PyTorch, 500000: its rate does not depend on it, its patience does),
 #   LEAST (exit 1 below this ratio, 50)
 #
 # PyTorch 2.11.0 is installed once, for this only, in ${XDG_CACHE_HOME:-~/.cache}/gristmill/peers (2.5 GB: the wheel's
@@ -23,11 +23,11 @@ fail() { # exit status, message
 [ $# -ge 1 ] || fail 2 "usage: benches/peers/compare.sh SHARDS [GRISTMILL]"
 shards=$1
 gristmill=${2:-${CARGO_TARGET_DIR:-$root/target}/release/gristmill}
-[ -x "$gristmill" ] || fail 2 "$gristmill is not there: cargo build --release -p gristmill"
+[ -x "$gristmill" ] || fail 2 "$gristmill is not there: cargo build --release --workspace"
 command -v python3 >/dev/null || fail 2 "python3 is not installed"
 
 batch=${BATCH:-4096} epochs=${EPOCHS:-5} split=${SPLIT:-train} least=${LEAST:-50}
-numbers=${NUMBERS:-5} categories=${CATEGORIES:-2} peer_rows=${PEER_ROWS:-500000}
+numbers=${NUMBERS:-7} categories=${CATEGORIES:-2} peer_rows=${PEER_ROWS:-500000}
 
 peers=${XDG_CACHE_HOME:-$HOME/.cache}/gristmill/peers
 python=$peers/bin/python

@@ -16,7 +16,12 @@ const CHUNK: usize = 128;
 ///
 /// # Errors
 /// [`Error::Internal`] when a part names a row that its window does not have.
-pub(crate) fn collate(layout: &RecordLayout, pool: &BufferPool, parts: &[Part], slots: usize) -> Result<Vec<HostTensor>> {
+pub(crate) fn collate(
+    layout: &RecordLayout,
+    pool: &BufferPool,
+    parts: &[Part],
+    slots: usize,
+) -> Result<Vec<HostTensor>> {
     let mut buffers: Vec<HostBuffer> = layout.tensors.iter().map(|t| pool.take(t.width * slots)).collect();
     let mut filled = 0;
     let mut chunk: Vec<&[u8]> = Vec::with_capacity(CHUNK);

@@ -59,7 +59,10 @@ impl LaneTable {
             lanes.push(blocks);
         }
         Self::new(info.clone(), layout.nodes, lanes).map_err(|what| {
-            Error::Shard(gristmill_shard::Error::corrupt(shards.storage().url(""), format!("split \"{split}\": {what}")))
+            Error::Shard(gristmill_shard::Error::corrupt(
+                shards.storage().url(""),
+                format!("split \"{split}\": {what}"),
+            ))
         })
     }
 
@@ -89,7 +92,8 @@ impl LaneTable {
                 .collect()
         };
         let table = (0..lanes).map(blocks).collect();
-        Self::new(split, nodes, table).map_err(|what| Error::usage(what, "lanes are a multiple of nodes, both at least 1"))
+        Self::new(split, nodes, table)
+            .map_err(|what| Error::usage(what, "lanes are a multiple of nodes, both at least 1"))
     }
 
     fn new(split: SplitInfo, nodes: u32, lanes: Vec<Vec<Block>>) -> Result<Self, String> {

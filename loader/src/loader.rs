@@ -34,7 +34,8 @@ pub struct LoaderOptions {
     pub batch: BatchSpec,
     /// Slots of a micro-batch at most, at least 1; `None` delivers a rank's part of a step as one batch.
     pub micro_batch: Option<usize>,
-    /// Bytes for decoded row groups, batches that wait, and what is being read and decoded.
+    /// Bytes for decoded row groups, batches that wait, and what is being read and decoded. It holds for one iteration
+    /// at a time: two at once over one loader share what is in memory, but may each need windows of their own.
     pub memory_bytes: u64,
     /// Batches that may wait to be taken, at least 1.
     pub prefetch_batches: usize,
@@ -79,8 +80,8 @@ pub(crate) struct Inner {
 }
 
 impl DataLoader {
-    /// A loader over `shards`. Nothing is read before the first batch is asked for. Reading and decoding run on
-    /// `runtime`, which must outlive the loader's iterations.
+    /// A loader over `shards`. Nothing is read before an iteration begins. Reading and decoding run on `runtime`, which
+    /// must be running (a current-thread runtime is not, while its thread is elsewhere) and outlive the iterations.
     ///
     /// # Errors
     /// [`Error::Usage`] for a setting, column or split that can't be, [`Error::Memory`] when `memory_bytes` is too
@@ -137,9 +138,9 @@ impl DataLoader {
     /// The batches of `epoch`.
     ///
     /// # Errors
-    /// None today; iterations that can't begin will say so here.
+    /// As [`DataLoader::run`]; the beginning of an epoch is always a state of the loader's own plan.
     pub fn epoch(&self, epoch: u64) -> Result<Batches> {
-        Ok(self.batches(Itinerary { epoch, index: 0, until: epoch.saturating_add(1) }))
+        self.run(&self.0.plan.state(epoch, 0), epoch.saturating_add(1))
     }
 
     /// The batches from `state` to the end of its epoch.
@@ -205,7 +206,8 @@ impl Needs {
     fn of(plan: &Plan, rule: &SliceRule, layout: &RecordLayout, options: &LoaderOptions) -> Self {
         let table = plan.table();
         let lanes = lanes_of(plan, rule);
-        let windows = lanes.iter().map(|lane| open_bytes(table, *lane, options.plan.shuffle, layout.stride as u64)).sum();
+        let windows =
+            lanes.iter().map(|lane| open_bytes(table, *lane, options.plan.shuffle, layout.stride as u64)).sum();
         let part = largest_part(options, options.plan.global_batch.min(plan.rows()));
         let slots = options.micro_batch.map_or(part, |micro| part.min(micro as u64)).max(1);
         let queued = (options.prefetch_batches + options.threads + 1) as u64;

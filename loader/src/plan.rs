@@ -113,10 +113,16 @@ impl Plan {
     /// [`Error::Usage`] for an option out of range.
     pub fn over(table: Arc<LaneTable>, manifest: &str, options: PlanOptions) -> Result<Self> {
         if options.global_batch == 0 {
-            return Err(Error::usage("global_batch is 0", "give the number of samples of one optimizer step, 1 or more"));
+            return Err(Error::usage(
+                "global_batch is 0",
+                "give the number of samples of one optimizer step, 1 or more",
+            ));
         }
         if options.shuffle == (Shuffle::ShardBlock { window_blocks: 0 }) {
-            return Err(Error::usage("window_blocks is 0", "give the number of row groups shuffled together, 1 or more"));
+            return Err(Error::usage(
+                "window_blocks is 0",
+                "give the number of row groups shuffled together, 1 or more",
+            ));
         }
         let identity = PlanIdentity {
             batching: Batching::Fixed { tail: options.tail },
@@ -195,11 +201,8 @@ impl Plan {
     /// The state at `index` of `epoch`; at the end of the epoch it is the beginning of the next.
     #[must_use]
     pub fn state(&self, epoch: u64, index: u64) -> State {
-        let (epoch, index) = if self.rows() > 0 && self.steps_from(index) == 0 {
-            (epoch.saturating_add(1), 0)
-        } else {
-            (epoch, index)
-        };
+        let (epoch, index) =
+            if index > 0 && self.steps_from(index) == 0 { (epoch.saturating_add(1), 0) } else { (epoch, index) };
         State {
             version: STATE_VERSION,
             fingerprint: self.fingerprint.to_string(),
@@ -407,6 +410,11 @@ mod tests {
         assert_eq!((p.state(3, 10).epoch, p.state(3, 10).index), (4, 0));
         let drop = plan(10, 2, 1, 5, PlanOptions { tail: Tail::Drop, ..options(Shuffle::None, 4) });
         assert_eq!((drop.state(3, 8).epoch, drop.state(3, 8).index), (4, 0));
-        assert!(Plan::over(Arc::new(LaneTable::simulated(1, 1, 1, 0, 1).unwrap()), "0", options(Shuffle::None, 0)).is_err());
+        // An epoch without a step begins where it is asked to.
+        let none = plan(3, 2, 1, 5, PlanOptions { tail: Tail::Drop, ..options(Shuffle::None, 4) });
+        assert_eq!((none.state(3, 0).epoch, none.state(3, 0).index), (3, 0));
+        assert!(
+            Plan::over(Arc::new(LaneTable::simulated(1, 1, 1, 0, 1).unwrap()), "0", options(Shuffle::None, 0)).is_err()
+        );
     }
 }

@@ -85,7 +85,7 @@ enum Encode {
 #[derive(Debug)]
 enum Codes {
     Text(HashMap<String, i64>),
-    Integer(HashMap<i128, i64>),
+    Integer(IntegerCodes),
     Bool([Option<i64>; 2]),
 }
 
@@ -95,8 +95,13 @@ impl RecordLayout {
     /// # Errors
     /// [`Error::Usage`] for an unknown column or one of the wrong type, a name that two tensors have, or no tensor.
     pub(crate) fn new(spec: &BatchSpec, schema: &DatasetSchema) -> Result<Self> {
-        let mut layout =
-            Self { projection: Vec::new(), tensors: Vec::new(), stride: 0, fields: Vec::new(), non_finite: spec.non_finite };
+        let mut layout = Self {
+            projection: Vec::new(),
+            tensors: Vec::new(),
+            stride: 0,
+            fields: Vec::new(),
+            non_finite: spec.non_finite,
+        };
         let mut valid: Vec<(String, bool)> = Vec::new();
         for tensor in &spec.tensors {
             match tensor {
@@ -109,7 +114,10 @@ impl RecordLayout {
                         let (mean, deviation) = (number.mean, number.deviation);
                         if !mean.is_finite() || !deviation.is_finite() || deviation < 0.0 {
                             return Err(Error::usage(
-                                format!("column \"{}\": mean {mean} and deviation {deviation} can't normalise", column.name),
+                                format!(
+                                    "column \"{}\": mean {mean} and deviation {deviation} can't normalise",
+                                    column.name
+                                ),
                                 "give finite numbers, the deviation not negative",
                             ));
                         }
@@ -212,11 +220,13 @@ impl RecordLayout {
     /// # Errors
     /// [`Error::Data`] for a value that the specification refuses, naming row and column.
     pub(crate) fn encode(&self, batch: &RecordBatch, url: &str, place: &str) -> Result<Records> {
-        let bytes = batch.num_rows().checked_mul(self.stride).ok_or_else(|| Error::internal("a row group is too large"))?;
+        let bytes =
+            batch.num_rows().checked_mul(self.stride).ok_or_else(|| Error::internal("a row group is too large"))?;
         let mut buffer = HostBuffer::zeroed(bytes);
         let mut numbers: HashMap<usize, ArrayRef> = HashMap::new();
         for field in &self.fields {
-            let column = batch.columns().get(field.column).ok_or_else(|| Error::internal("a column was not decoded"))?;
+            let column =
+                batch.columns().get(field.column).ok_or_else(|| Error::internal("a column was not decoded"))?;
             let name = self.projection.get(field.column).map_or("", String::as_str);
             let at = At { url, place, name };
             let mut out = Strided { bytes: buffer.as_mut_slice(), stride: self.stride, offset: field.offset };
@@ -232,7 +242,10 @@ impl RecordLayout {
                 Encode::RowId => {
                     let ids = column.as_primitive_opt::<Int64Type>().filter(|ids| ids.null_count() == 0);
                     let ids = ids.ok_or_else(|| {
-                        Error::Shard(gristmill_shard::Error::corrupt(url, format!("{place} has no row ids of type int64")))
+                        Error::Shard(gristmill_shard::Error::corrupt(
+                            url,
+                            format!("{place} has no row ids of type int64"),
+                        ))
                     })?;
                     out.put(ids.values().iter().map(|v| v.to_ne_bytes()));
                 }
@@ -249,7 +262,9 @@ impl RecordLayout {
                     for (row, value) in values.iter().enumerate() {
                         match value {
                             None => return Err(at.data(row, "the label is null", NULL_LABEL)),
-                            Some(v) if !v.is_finite() => return Err(at.data(row, &format!("the label is {v}"), NULL_LABEL)),
+                            Some(v) if !v.is_finite() => {
+                                return Err(at.data(row, &format!("the label is {v}"), NULL_LABEL));
+                            }
                             Some(_) => {}
                         }
                     }
@@ -261,14 +276,19 @@ impl RecordLayout {
                 Encode::Class(codes) => {
                     let found = codes.of(column, &at)?;
                     if let Some(row) = found.iter().position(Option::is_none) {
-                        let what = if column.is_null(row) { "the label is null" } else { "the label is none of the classes" };
+                        let what =
+                            if column.is_null(row) { "the label is null" } else { "the label is none of the classes" };
                         return Err(at.data(row, what, NULL_LABEL));
                     }
                     out.put(found.into_iter().map(|c| c.unwrap_or(0).to_ne_bytes()));
                 }
                 Encode::Raw { dtype, null_is_zero } => {
                     if !null_is_zero && let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
-                        return Err(at.data(row, "the value is null", "set valid = true to get nulls as 0 with a mask"));
+                        return Err(at.data(
+                            row,
+                            "the value is null",
+                            "set valid = true to get nulls as 0 with a mask",
+                        ));
                     }
                     out.put_raw(*dtype, column, &at)?;
                 }
@@ -344,6 +364,44 @@ impl At<'_> {
     }
 }
 
+/// Codes of integers.
+#[derive(Debug)]
+enum IntegerCodes {
+    /// By value − least, for values that lie close together, as hours and months do.
+    Dense {
+        least: i128,
+        codes: Vec<Option<i64>>,
+    },
+    Sparse(HashMap<i128, i64>),
+}
+
+/// Spread of values up to which codes are kept in a table (1 MiB).
+const DENSE_SPREAD: i128 = 1 << 16;
+
+impl IntegerCodes {
+    fn new(map: HashMap<i128, i64>) -> Self {
+        let (Some(least), Some(greatest)) = (map.keys().min().copied(), map.keys().max().copied()) else {
+            return Self::Sparse(map);
+        };
+        match greatest.checked_sub(least) {
+            Some(spread) if spread < DENSE_SPREAD => {
+                Self::Dense { least, codes: (0..=spread).map(|i| map.get(&(least + i)).copied()).collect() }
+            }
+            _ => Self::Sparse(map),
+        }
+    }
+
+    fn get(&self, value: i128) -> Option<i64> {
+        match self {
+            Self::Dense { least, codes } => {
+                let at = value.checked_sub(*least).and_then(|at| usize::try_from(at).ok())?;
+                codes.get(at).copied().flatten()
+            }
+            Self::Sparse(map) => map.get(&value).copied(),
+        }
+    }
+}
+
 impl Codes {
     fn new(column: &Column, values: &[String], first: i64) -> Result<Self> {
         let numbered = values.iter().zip(first..);
@@ -379,7 +437,7 @@ impl Codes {
                     map.insert(value.parse::<i128>().map_err(|_| unlike(value))?, code);
                 }
                 size = map.len();
-                Self::Integer(map)
+                Self::Integer(IntegerCodes::new(map))
             }
             _ => {
                 return Err(Error::usage(
@@ -389,7 +447,10 @@ impl Codes {
             }
         };
         if size != values.len() {
-            return Err(Error::usage(format!("a value of column \"{}\" is listed twice", column.name), "list each once"));
+            return Err(Error::usage(
+                format!("a value of column \"{}\" is listed twice", column.name),
+                "list each once",
+            ));
         }
         Ok(codes)
     }
@@ -412,13 +473,12 @@ impl Codes {
                 Ok(values.iter().map(|v| v.and_then(|v| codes[usize::from(v)])).collect())
             }
             Self::Integer(codes) if *column.data_type() == DataType::UInt64 => {
-                let values =
-                    column.as_primitive_opt::<arrow::datatypes::UInt64Type>().ok_or_else(unexpected)?;
-                Ok(values.iter().map(|v| v.and_then(|v| codes.get(&i128::from(v)).copied())).collect())
+                let values = column.as_primitive_opt::<arrow::datatypes::UInt64Type>().ok_or_else(unexpected)?;
+                Ok(values.iter().map(|v| v.and_then(|v| codes.get(i128::from(v)))).collect())
             }
             Self::Integer(codes) => {
                 let values = as_i64(column).ok_or_else(unexpected)?;
-                Ok(values.iter().map(|v| v.and_then(|v| codes.get(&i128::from(v)).copied())).collect())
+                Ok(values.iter().map(|v| v.and_then(|v| codes.get(i128::from(v)))).collect())
             }
         }
     }
@@ -483,5 +543,27 @@ impl Strided<'_> {
             _ => self.put(integers.map(i64::to_ne_bytes)),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn tables_and_maps_of_integers_agree(values in proptest::collection::hash_set(-40_i128..40, 0..30), far in any::<bool>()) {
+            let mut map: HashMap<i128, i64> = values.into_iter().zip(1..).collect();
+            if far {
+                map.insert(i128::from(u64::MAX), 99);
+                map.insert(i128::from(i64::MIN), 100);
+            }
+            let codes = IntegerCodes::new(map.clone());
+            prop_assert_eq!(matches!(codes, IntegerCodes::Sparse(_)), far || map.is_empty());
+            for value in (-60..60).chain([i128::MAX, i128::MIN, i128::from(u64::MAX), i128::from(i64::MIN)]) {
+                prop_assert_eq!(codes.get(value), map.get(&value).copied());
+            }
+        }
     }
 }

@@ -91,9 +91,8 @@ pub fn replay(plan: &Plan, epoch: u64, world_size: u32, machines: u32) -> Result
     let worlds =
         (0..world_size).map(|rank| World::new(rank, world_size, world_size / machines)).collect::<Result<Vec<_>>>()?;
     let rules: Vec<SliceRule> = worlds.iter().map(|world| SliceRule::new(table, world)).collect();
-    let mut seen: Vec<Bits> = (0..table.lanes())
-        .map(|lane| Bits::new(table.blocks(lane).last().map_or(0, |b| b.first + b.rows)))
-        .collect();
+    let mut seen: Vec<Bits> =
+        (0..table.lanes()).map(|lane| Bits::new(table.blocks(lane).last().map_or(0, |b| b.first + b.rows))).collect();
     let mut reads = Vec::new();
     let mut block_base = Vec::new();
     let mut blocks = 0;
@@ -115,7 +114,8 @@ pub fn replay(plan: &Plan, epoch: u64, world_size: u32, machines: u32) -> Result
             empty_slices += u64::from(runs.is_empty());
             rows_per_rank[rank] += runs.iter().map(LaneRun::rows).sum::<u64>();
             for run in &runs {
-                let (Some(bits), Some(base)) = (seen.get_mut(run.lane as usize), block_base.get(run.lane as usize)) else {
+                let (Some(bits), Some(base)) = (seen.get_mut(run.lane as usize), block_base.get(run.lane as usize))
+                else {
                     continue;
                 };
                 let mut ordinal = run.ordinals.start;

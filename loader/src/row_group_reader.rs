@@ -85,7 +85,10 @@ impl RowGroupReader {
             let start = Instant::now();
             let index = block.row_group as usize;
             if blake3::hash(&bytes).to_hex().as_str() != group.blake3 {
-                return Err(ShardError::corrupt(&url, format!("the digest of row group {index} is not the manifest's")));
+                return Err(ShardError::corrupt(
+                    &url,
+                    format!("the digest of row group {index} is not the manifest's"),
+                ));
             }
             let names: Vec<&str> = layout.projection.iter().map(String::as_str).collect();
             let rows = file.decode(index, &RowGroupBytes::new(group.offset, bytes), Some(&names))?;
@@ -119,7 +122,9 @@ impl RowGroupReader {
             };
             if !same {
                 let is = found.map_or("absent".to_owned(), |t| t.to_string());
-                return Err(ShardError::corrupt(url, format!("its column \"{name}\" is {is}, not as in the manifest")).into());
+                return Err(
+                    ShardError::corrupt(url, format!("its column \"{name}\" is {is}, not as in the manifest")).into()
+                );
             }
         }
         Ok(file)

@@ -137,6 +137,9 @@ async fn the_same_job_again_does_nothing_and_another_is_refused() {
     input(&from, 1_000).await;
     shard(&from, &to, &options(), &Control::default()).await.unwrap();
     let before = contents(&to).await;
+    // What a run leaves that was killed between publishing and cleaning up.
+    to.put("train/lane-0000/part-00000-deadbeef.parquet", "of another job").await.unwrap();
+    to.put("_gristmill/work/0123456789abcdef/run-000000.arrows", "a run").await.unwrap();
     assert!(shard(&from, &to, &options(), &Control::default()).await.unwrap().already_current);
     assert!(contents(&to).await == before);
     let other = ShardOptions { seed: 9, ..options() };

@@ -74,7 +74,8 @@ impl RowIds {
             index = batch.end;
             for run in rule.slice(plan.table(), &batch) {
                 for ordinal in run.ordinals.clone() {
-                    let sample = order.sample(ordinal * lanes + u64::from(run.lane)).expect("an index within the epoch");
+                    let sample =
+                        order.sample(ordinal * lanes + u64::from(run.lane)).expect("an index within the epoch");
                     delivered.push((step, self.at(sample)));
                 }
             }

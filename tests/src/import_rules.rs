@@ -123,7 +123,9 @@ mod tests {
 
     #[test]
     fn a_tree_is_read_with_the_way_to_each_crate() {
-        let t = tree("0 gristmill-loader v0.1.0 (/x)\n1 arrow v60.1.0\n2 half v2.0.0\n1 gristmill-shard v0.1.0\n2 half v2.0.0 (*)\n");
+        let t = tree(
+            "0 gristmill-loader v0.1.0 (/x)\n1 arrow v60.1.0\n2 half v2.0.0\n1 gristmill-shard v0.1.0\n2 half v2.0.0 (*)\n",
+        );
         assert_eq!(t.imports, ["arrow", "gristmill-shard"]);
         assert_eq!(t.reached["half"], ["arrow"]);
         assert_eq!(t.reached.len(), 3);

@@ -39,8 +39,7 @@ pub fn violations(path: &str, text: &str) -> Vec<String> {
 
 /// Whether `pattern` is in `code` with no letter before it, so that `eprintln!` is not taken for `println!`.
 fn contains_word(code: &str, pattern: &str) -> bool {
-    code.match_indices(pattern)
-        .any(|(at, _)| !code[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
+    code.match_indices(pattern).any(|(at, _)| !code[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
 }
 
 /// The Rust files under `folder`.
@@ -75,7 +74,10 @@ mod tests {
         let text = "fn f() {\n    println!(\"x\");\n    let w = ArrowWriter::try_new();\n}\n";
         assert_eq!(
             violations("ingest/src/x.rs", text),
-            ["ingest/src/x.rs:2: println! (printing is the command's)", "ingest/src/x.rs:3: ArrowWriter (there is one Parquet writer)"]
+            [
+                "ingest/src/x.rs:2: println! (printing is the command's)",
+                "ingest/src/x.rs:3: ArrowWriter (there is one Parquet writer)"
+            ]
         );
         assert_eq!(violations("shard/src/x.rs", text).len(), 1);
         assert_eq!(violations("shard/src/x.rs", "std::process::exit(2)").len(), 1);
@@ -83,7 +85,8 @@ mod tests {
 
     #[test]
     fn comments_and_unit_tests_are_not() {
-        let text = "//! println!(\"x\")\nfn f() {} // eprintln!()\n#[cfg(test)]\nmod tests {\n    fn g() { dbg!(1); }\n}\n";
+        let text =
+            "//! println!(\"x\")\nfn f() {} // eprintln!()\n#[cfg(test)]\nmod tests {\n    fn g() { dbg!(1); }\n}\n";
         assert_eq!(violations("shard/src/x.rs", text), [""; 0]);
         assert_eq!(violations("shard/src/x.rs", "my_println!(1)"), [""; 0]);
     }
