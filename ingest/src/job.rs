@@ -19,8 +19,8 @@ use gristmill_shard::{
     schema::{DatasetSchema, MAX_FILE_ROWS},
     statistics::StatisticsBuilder,
     tables::{
-        CATEGORIES, CategoryEntry, FILES, FileEntry, STATISTICS, StatisticsEntry, categories_table, files_table,
-        read_files, statistics_table, write_table,
+        CATEGORIES, CategoryEntry, FILES, FileEntry, REJECT_FILES, STATISTICS, StatisticsEntry, categories_table,
+        files_table, read_files, read_reject_files, statistics_table, write_table,
     },
     work::Work,
 };
@@ -30,7 +30,7 @@ use crate::{
     options::IngestOptions,
     prepare::{InputColumns, ScannedSource, UnitSpec, input_ref, plan_input, scan_sources},
     rejects::RejectSummary,
-    report::{ColumnReport, FileReport, IngestOutcome, IngestReport, REJECT_FILES},
+    report::{ColumnReport, FileReport, IngestOutcome, IngestReport},
     sources::find_sources,
     unit::{MadeUnit, Plan},
 };
@@ -130,7 +130,7 @@ async fn clean_up(out: &Storage, work: &Work, manifest: Option<&Manifest>) -> Re
     let mut named = BTreeSet::new();
     if let Some(manifest) = manifest {
         named.extend(read_files(out, manifest).await?.into_iter().map(|f| f.path));
-        named.extend(reject_paths(out, manifest).await?);
+        named.extend(read_reject_files(out, manifest).await?.into_iter().map(|f| f.path));
     }
     for folder in [DATA, REJECTS] {
         for object in out.list(folder).await? {
@@ -140,16 +140,6 @@ async fn clean_up(out: &Storage, work: &Work, manifest: Option<&Manifest>) -> Re
         }
     }
     Ok(())
-}
-
-async fn reject_paths(out: &Storage, manifest: &Manifest) -> Result<Vec<String>> {
-    // The table of reject files has the form of the files table, which `read_files` reads by its one name.
-    let mut as_files = manifest.clone();
-    match as_files.tables.remove(REJECT_FILES) {
-        Some(table) => as_files.tables.insert(FILES.to_owned(), table),
-        None => return Ok(Vec::new()),
-    };
-    Ok(read_files(out, &as_files).await?.into_iter().map(|f| f.path).collect())
 }
 
 /// `FOLDER/part-<digits>-<8 hexadecimal digits>.parquet`.

@@ -47,7 +47,7 @@ pub use job::ingest;
 pub use options::{CsvOptions, IngestOptions, MaxRejects, OnError};
 pub use rejects::{MAX_RAW_BYTES, Reject, RejectReason, RejectSummary, rejects_schema};
 pub use report::{
-    COLUMNS, ColumnReport, FileReport, IngestOutcome, IngestReport, REJECT_FILES, REJECT_REASONS, SOURCES, read_rejects,
+    COLUMNS, ColumnReport, FileReport, IngestOutcome, IngestReport, REJECT_REASONS, SOURCES, read_rejects,
 };
 pub use row_query::INPUT_TABLE;
 pub use schema_file::{parse_role, read_schema_file, schema_from_toml, schema_to_toml};

@@ -8,7 +8,10 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use gristmill_shard::{
-    Error, Manifest, Result, Storage, manifest::IngestCounts, parquet_reader::ParquetFile, tables::read_table,
+    Error, Manifest, Result, Storage,
+    manifest::IngestCounts,
+    parquet_reader::ParquetFile,
+    tables::{REJECT_FILES, read_table},
 };
 use serde::Serialize;
 
@@ -18,8 +21,6 @@ use crate::rejects::{Reject, RejectReason, RejectSummary};
 pub const SOURCES: &str = "sources";
 /// Table of the columns and why they have their types.
 pub const COLUMNS: &str = "columns";
-/// Table of the files in `rejects/`, in the form of the files table.
-pub const REJECT_FILES: &str = "reject_files";
 /// Table of refused rows by reason.
 pub const REJECT_REASONS: &str = "reject_reasons";
 
