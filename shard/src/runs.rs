@@ -92,7 +92,7 @@ pub fn encode(batch: &RecordBatch, destinations: &[Destination]) -> Result<(Byte
 /// # Errors
 /// [`Error::Corrupt`] when its length is wrong.
 pub fn decode_index(bytes: &[u8], url: &str) -> Result<HashMap<Destination, Slice>> {
-    if bytes.len() % ENTRY_BYTES != 0 {
+    if !bytes.len().is_multiple_of(ENTRY_BYTES) {
         return Err(Error::corrupt(url, "its index has a wrong length"));
     }
     let u32_at = |entry: &[u8], at: usize| {

@@ -53,7 +53,7 @@ impl ShardOptions {
             return Err(Error::usage(format!("--nodes {} is out of range", self.nodes), "give 1 to 65536"));
         }
         let lanes = self.lanes();
-        if lanes == 0 || lanes % self.nodes != 0 || lanes > 1 << 20 {
+        if lanes == 0 || !lanes.is_multiple_of(self.nodes) || lanes > 1 << 20 {
             return Err(Error::usage(
                 format!("--lanes {lanes} is not a multiple of --nodes {} up to 1048576", self.nodes),
                 format!("give {} or another multiple of {}", self.nodes * LANES_PER_NODE, self.nodes),
