@@ -1,5 +1,5 @@
-//! How many samples a second does one rank train on, when batches are there already (forward, backward through the
-//! Reducer, scores, AdamW)?
+//! How many samples a second does one rank train on with one thread, when batches are there already (forward, backward
+//! through the Reducer, scores, AdamW)?
 //!
 //! The floor is `model`: forward and backward of the same model over the same batches, and nothing else.
 #![allow(clippy::unwrap_used, reason = "a bench that can't run fails by panicking")]
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gristmill_benches::shards;
-use gristmill_c10d::{Reducer, ReducerOptions};
+use gristmill_c10d::{Reducer, ReducerOptions, runtime as torch};
 use gristmill_train::{
     Batch, Model, Pass, Ranks, ShardSources, Sources, TrainConfig, accumulate_gradients, metrics::ClassificationState,
     model::Tabular, optimizer::AdamW,
@@ -52,6 +52,8 @@ fn pass(step: u64) -> Pass {
 
 fn bench(c: &mut Criterion) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    // More threads than free CPUs would measure their waiting for each other.
+    torch::set_num_threads(1).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let storage = runtime.block_on(shards(folder.path(), ROWS)).unwrap();
     let config = config();
