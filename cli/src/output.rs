@@ -7,6 +7,9 @@ use serde::Serialize;
 use crate::failure::ReaderGone;
 
 /// Writes the result of a command.
+///
+/// # Errors
+/// [`ReaderGone`] when nobody reads any more; other failures of stdout.
 pub fn result(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written =
@@ -18,6 +21,9 @@ pub fn result(text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes the result as JSON.
+///
+/// # Errors
+/// As [`result`].
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     result(&serde_json::to_string_pretty(value)?)
 }

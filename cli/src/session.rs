@@ -21,6 +21,9 @@ pub struct Session {
 impl Session {
     /// Starts the runtime and listens for SIGINT and SIGTERM: the first asks the job to stop where it can go on from,
     /// the second ends the process at once.
+    ///
+    /// # Errors
+    /// A `--storage` option without a value; a runtime or signal handler that can't be set up.
     pub fn start(common: Common) -> anyhow::Result<Self> {
         let control = Control {
             progress: progress::of(common.quiet || common.json),
@@ -59,11 +62,17 @@ impl Session {
     }
 
     /// Opens a URL; the storage options of the command line apply to those that are not local.
+    ///
+    /// # Errors
+    /// A URL or option that can't be used.
     pub fn open(&self, url: &str) -> anyhow::Result<Storage> {
         self.open_with(url, &StorageOptions::new())
     }
 
     /// Opens a URL with options of the configuration, over which those of the command line win.
+    ///
+    /// # Errors
+    /// A URL or option that can't be used.
     pub fn open_with(&self, url: &str, configured: &StorageOptions) -> anyhow::Result<Storage> {
         let mut options = configured.clone();
         if url.contains("://") && !url.starts_with("file://") {

@@ -137,7 +137,7 @@ pub(crate) fn convert_piece(
     let mut lines = LineCounter { data, at: 0, line: place.line };
     let mut row = place.row;
     while let Some(span) = records.advance() {
-        if row % STOP_ROWS == 0 {
+        if row.is_multiple_of(STOP_ROWS) {
             stop.check()?;
         }
         let fault = checks

@@ -136,11 +136,10 @@ impl Candidates {
 
     /// Makes rows that were counted from 0 count from `base`.
     pub(crate) fn shift_rows(&mut self, base: u64) {
-        for witness in [&mut self.big_integer, &mut self.fraction, &mut self.naive, &mut self.zoned, &mut self.spoiler]
-        {
-            if let Some(witness) = witness {
-                witness.row += base;
-            }
+        let witnesses =
+            [&mut self.big_integer, &mut self.fraction, &mut self.naive, &mut self.zoned, &mut self.spoiler];
+        for witness in witnesses.into_iter().flatten() {
+            witness.row += base;
         }
     }
 

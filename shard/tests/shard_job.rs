@@ -1,4 +1,5 @@
 //! The shard job as a whole: what it publishes, that it depends on nothing it should not, and that `verify` sees every fault.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -35,7 +35,7 @@ pub fn run(session: &Session, args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let storage = session.open(&args.shards)?;
     let shards = session.block_on(ShardSet::open(&storage))?;
     let nodes = shards.layout().nodes;
-    let machines = args.machines.unwrap_or(if args.world_size % nodes == 0 { nodes } else { 1 });
+    let machines = args.machines.unwrap_or(if args.world_size.is_multiple_of(nodes) { nodes } else { 1 });
     let plan = Plan::new(&shards, options(&args.plan))?;
     let replay = replay(&plan, args.epoch, args.world_size, machines)?;
     let covered = replay.missing == 0 && replay.repeated == 0;

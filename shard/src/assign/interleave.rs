@@ -98,7 +98,7 @@ mod tests {
                 let rank = chunk * CHUNK + i as u64;
                 if s == 2 {
                     early += u32::from(rank < 50_000);
-                    every_tenth += u32::from(rank % 10 == 0);
+                    every_tenth += u32::from(rank.is_multiple_of(10));
                 }
             }
         }

@@ -316,8 +316,8 @@ mod tests {
         let mut first = [0_u32; 3];
         for seed in 0..2000 {
             let counts = round_strata(&[1, 1, 1], &shares, seed).unwrap();
-            for s in 0..3 {
-                first[s] += counts[0][s] as u32;
+            for (sum, count) in first.iter_mut().zip(&counts[0]) {
+                *sum += *count as u32;
             }
         }
         assert!((1500..1700).contains(&first[0]) && (140..260).contains(&first[1]), "{first:?}");
