@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    num::NonZeroU16,
     path::{Path, PathBuf},
 };
 
@@ -16,13 +17,17 @@ use figment::{
     providers::{Env, Format as _, Serialized, Toml},
 };
 use gristmill_ingest::{CsvOptions, IngestOptions, MaxRejects, OnError, read_schema_file};
-use gristmill_shard::{StorageOptions, assign::rounding::Shares, job::ShardOptions, nearest_name, schema::Role};
+use gristmill_shard::{
+    ErrorKind, StorageOptions, assign::rounding::Shares, job::ShardOptions, nearest_name, schema::Role,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::failure::Failure;
 
 /// Environment variables with this prefix and a `__` set keys.
 const PREFIX: &str = "GRISTMILL_";
+/// The one variable with the prefix that is no key.
+pub(crate) const LOG_VARIABLE: &str = "GRISTMILL_LOG";
 
 /// A whole pipeline. `T` is the type of `[train]`: `gristmill-train` knows it, the other commands only pass it on.
 #[derive(Debug, Clone, Deserialize)]
@@ -114,7 +119,7 @@ pub struct ShardSection {
 pub struct LaunchSection {
     /// Ranks to start on this machine.
     #[serde(default)]
-    pub nproc: Option<u16>,
+    pub nproc: Option<NonZeroU16>,
 }
 
 fn one() -> u32 {
@@ -133,7 +138,8 @@ impl<T: DeserializeOwned> Pipeline<T> {
     /// # Errors
     /// [`Failure`] of kind usage, naming file, key and nearest valid key; a file that can't be read.
     pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
-        let text = fs_err::read_to_string(path)?;
+        let text = read_text(path)?;
+        refuse_odd_variables()?;
         // Parsed on its own first: toml's message shows the line.
         toml::from_str::<toml::Table>(&text)
             .map_err(|e| Failure::usage(format!("{} is not TOML: {e}", path.display()), "mend the line it names"))?;
@@ -241,6 +247,42 @@ impl ShardSection {
     }
 }
 
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let show = path.display();
+    let bytes = match fs_err::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) => {
+            return Err(match e.kind() {
+                std::io::ErrorKind::NotFound => Failure {
+                    kind: ErrorKind::NotFound,
+                    what: format!("there is no configuration {show}"),
+                    help: "give the path of a TOML file; examples/flights.toml is one".into(),
+                }
+                .into(),
+                std::io::ErrorKind::IsADirectory => {
+                    Failure::usage(format!("{show} is a folder"), "give the path of a TOML file")
+                }
+                _ => e.into(),
+            });
+        }
+    };
+    String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{show} is not UTF-8 text"), "write it as UTF-8"))
+}
+
+/// A variable with our prefix that sets nothing is a mistake, most often one `_` for two.
+fn refuse_odd_variables() -> anyhow::Result<()> {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with(PREFIX) && !name.contains("__") && name != LOG_VARIABLE {
+            return Err(Failure::usage(
+                format!("the environment variable {name} sets no key"),
+                format!("keys have two underscores between their parts, as in {PREFIX}TRAIN__EPOCHS"),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// `train.epochs=3` as a line of TOML; a value that is not TOML is text.
 fn override_line(given: &str) -> anyhow::Result<String> {
     let (key, value) = given
@@ -283,7 +325,7 @@ fn resolved(folder: &Path, url: &str) -> String {
 fn explain(error: &figment::Error, path: &Path) -> anyhow::Error {
     let from = error.metadata.as_ref().map_or("", |m| m.name.as_ref());
     let origin = match from {
-        name if name.starts_with("TOML") || name.is_empty() => path.display().to_string(),
+        name if name.starts_with("TOML") || name.contains("::") || name.is_empty() => path.display().to_string(),
         name => format!("{name} over {}", path.display()),
     };
     let key = error.path.join(".");

@@ -13,4 +13,4 @@ pub mod session;
 pub mod tables;
 mod training;
 
-pub use commands::{main, start_logging};
+pub use commands::{main, parse, start_logging};

@@ -74,6 +74,12 @@ impl Session {
     /// # Errors
     /// A URL or option that can't be used.
     pub fn open_with(&self, url: &str, configured: &StorageOptions) -> anyhow::Result<Storage> {
+        if url.starts_with("memory:") {
+            return Err(Failure::usage(
+                format!("{url} is gone when this command ends"),
+                "give a folder or an s3:// URL",
+            ));
+        }
         let mut options = configured.clone();
         if url.contains("://") && !url.starts_with("file://") {
             options.extend(self.storage.clone());

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     balance::Balance,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     schema::DatasetSchema,
     storage::Storage,
+    tables,
 };
 
 /// Format version written, and the newest one read.
@@ -322,7 +323,17 @@ pub enum Existing {
 pub async fn existing(storage: &Storage, kind: ManifestKind, job: &str) -> Result<Existing> {
     let Some(manifest) = Manifest::latest(storage).await? else { return Ok(Existing::Nothing) };
     if manifest.job == job && manifest.kind == kind {
-        return Ok(Existing::Current(Box::new(manifest)));
+        return match missing(storage, &manifest).await? {
+            None => Ok(Existing::Current(Box::new(manifest))),
+            // The same job gives the same bytes, so doing it again restores what is gone.
+            Some(path) => {
+                tracing::warn!(
+                    "{} is not what was written: {path} is missing or has another size; writing it again",
+                    storage.url("")
+                );
+                Ok(Existing::Nothing)
+            }
+        };
     }
     Err(Error::Conflict {
         url: storage.url(""),
@@ -332,6 +343,22 @@ pub async fn existing(storage: &Storage, kind: ManifestKind, job: &str) -> Resul
         },
         help: "give another --out, or remove that folder first".into(),
     })
+}
+
+/// A file that `manifest` names and that is missing or of another size; the bytes are for `verify` to read.
+async fn missing(storage: &Storage, manifest: &Manifest) -> Result<Option<String>> {
+    let sizes: BTreeMap<String, u64> = storage.list("").await?.into_iter().map(|l| (l.path, l.bytes)).collect();
+    let differs = |path: &str, bytes: u64| sizes.get(path) != Some(&bytes);
+    if let Some(table) = manifest.tables.values().find(|t| differs(&t.path, t.bytes)) {
+        return Ok(Some(table.path.clone()));
+    }
+    let lists = match (tables::read_files(storage, manifest).await, tables::read_reject_files(storage, manifest).await)
+    {
+        (Ok(files), Ok(rejects)) => [files, rejects].concat(),
+        (Err(e), _) | (_, Err(e)) if e.kind() == ErrorKind::Corrupt => return Ok(Some(e.to_string())),
+        (Err(e), _) | (_, Err(e)) => return Err(e),
+    };
+    Ok(lists.into_iter().find(|f| differs(&f.path, f.bytes)).map(|f| f.path))
 }
 
 #[cfg(test)]
@@ -366,7 +393,8 @@ pub(crate) mod tests {
         let other = Manifest { job: "22".into(), ..sample() };
         assert!(matches!(other.publish(&storage).await, Err(Error::Conflict { .. })));
         assert_eq!(Manifest::latest(&storage).await.unwrap().unwrap(), manifest);
-        assert!(matches!(existing(&storage, ManifestKind::Dataset, "00").await.unwrap(), Existing::Current(_)));
+        // It names no files table, so it is no whole set.
+        assert!(matches!(existing(&storage, ManifestKind::Dataset, "00").await.unwrap(), Existing::Nothing));
         assert!(existing(&storage, ManifestKind::Dataset, "33").await.is_err());
         assert!(Manifest::require(&storage, ManifestKind::Shards).await.is_err());
     }

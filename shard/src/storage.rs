@@ -261,10 +261,15 @@ impl Storage {
     pub async fn delete_prefix(&self, prefix: &str) -> Result<()> {
         if let Some(local) = &self.local {
             let folder = local.join(prefix);
-            return match tokio::fs::remove_dir_all(&folder).await {
-                Ok(()) => Ok(()),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                Err(e) => Err(Error::from_store("delete", self.url(prefix), local_error(e))),
+            // Another process may still be writing there: what appears between listing and removing is a second try.
+            let mut tries = 3;
+            return loop {
+                match tokio::fs::remove_dir_all(&folder).await {
+                    Ok(()) => break Ok(()),
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => break Ok(()),
+                    Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty && tries > 0 => tries -= 1,
+                    Err(e) => break Err(Error::from_store("delete", self.url(prefix), local_error(e))),
+                }
             };
         }
         let objects = self.list(prefix).await?;
@@ -273,12 +278,12 @@ impl Storage {
             .await
     }
 
-    /// Removes temporary files (`name#1`) that a killed writer left under `prefix` of a local folder.
-    /// Call it only when no other process writes there.
+    /// Removes temporary files (`name#1`) that a killed writer left of `ours` under `prefix` of a local folder; `ours`
+    /// is asked for the path that the file was to have, below the storage's root. Other files are left alone.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Storage`].
-    pub async fn remove_half_written(&self, prefix: &str) -> Result<()> {
+    pub async fn remove_half_written(&self, prefix: &str, ours: impl Fn(&str) -> bool + Send) -> Result<()> {
         let Some(local) = &self.local else { return Ok(()) };
         let mut folders = vec![local.join(prefix)];
         while let Some(folder) = folders.pop() {
@@ -291,8 +296,14 @@ impl Storage {
             while let Some(entry) = entries.next_entry().await.map_err(fail)? {
                 if entry.file_type().await.map_err(fail)?.is_dir() {
                     folders.push(entry.path());
-                } else if is_half_written(&entry.file_name().to_string_lossy()) {
-                    tokio::fs::remove_file(entry.path()).await.map_err(fail)?;
+                } else if let Some(path) =
+                    entry.path().strip_prefix(local).ok().and_then(Path::to_str).and_then(final_path)
+                    && ours(path)
+                {
+                    match tokio::fs::remove_file(entry.path()).await {
+                        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
+                        _ => {}
+                    }
                 }
             }
         }
@@ -300,9 +311,10 @@ impl Storage {
     }
 }
 
-/// object_store stages a local write as `<name>#<number>`.
-fn is_half_written(name: &str) -> bool {
-    name.rsplit_once('#').is_some_and(|(_, n)| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+/// object_store stages a local write as `<name>#<number>`: the name that it was to have.
+fn final_path(staged: &str) -> Option<&str> {
+    let (path, number) = staged.rsplit_once('#')?;
+    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(path)
 }
 
 fn local_error(e: std::io::Error) -> object_store::Error {
@@ -403,7 +415,9 @@ mod tests {
         storage.put("x/part.parquet", "whole").await.unwrap();
         std::fs::write(dir.path().join("x/part.parquet#1"), "half").unwrap();
         std::fs::write(dir.path().join("x/notes#draft"), "kept").unwrap();
-        storage.remove_half_written("").await.unwrap();
+        std::fs::write(dir.path().join("notes#1"), "a file of the user's").unwrap();
+        storage.remove_half_written("", |path| path == "x/part.parquet").await.unwrap();
+        assert!(dir.path().join("notes#1").exists());
         assert!(!dir.path().join("x/part.parquet#1").exists());
         assert!(dir.path().join("x/notes#draft").exists());
         assert_eq!(storage.get("x/part.parquet").await.unwrap(), "whole");
@@ -417,5 +431,14 @@ mod tests {
         let error = Storage::open("s3://bucket/x", &odd).unwrap_err();
         assert!(error.to_string().contains("did you mean \"aws_endpoint\""), "{error}");
         assert!(Storage::open("/tmp/x", &odd).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_file_where_a_folder_should_be_is_said_so() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        let storage = Storage::open(dir.path().join("f").to_str().unwrap(), &StorageOptions::new()).unwrap();
+        let error = storage.put("a", "x").await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Usage, "{error}");
     }
 }

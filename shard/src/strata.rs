@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use arrow::{
-    array::{ArrayRef, RecordBatch},
+    array::{Array, ArrayRef, RecordBatch, make_array},
     datatypes::{DataType, SchemaRef},
+    error::ArrowError,
     row::{RowConverter, SortField},
     util::display::{ArrayFormatter, FormatOptions},
 };
@@ -152,6 +153,7 @@ fn names<'a>(keys: impl Iterator<Item = &'a StratumKey>, count: usize, schema: &
         .map_err(fail)?;
     let parser = converter.parser();
     let columns = converter.convert_rows(keys.map(|key| parser.parse(key))).map_err(fail)?;
+    let columns = columns.into_iter().map(without_zone).collect::<Result<Vec<_>, _>>().map_err(fail)?;
     let options = FormatOptions::default().with_null(NULL_NAME);
     let mut formatters = Vec::with_capacity(columns.len());
     for column in &columns {
@@ -160,6 +162,13 @@ fn names<'a>(keys: impl Iterator<Item = &'a StratumKey>, count: usize, schema: &
     Ok((0..count)
         .map(|row| formatters.iter().map(|f| f.value(row).to_string()).collect::<Vec<_>>().join(" | "))
         .collect())
+}
+
+/// A zoned time as the UTC instant that it is: names of zones are not resolved here.
+fn without_zone(column: ArrayRef) -> Result<ArrayRef, ArrowError> {
+    let DataType::Timestamp(unit, Some(_)) = column.data_type() else { return Ok(column) };
+    let naive = DataType::Timestamp(*unit, None);
+    Ok(make_array(column.to_data().into_builder().data_type(naive).build()?))
 }
 
 /// The stratify columns of `batch`, in order.
@@ -209,6 +218,16 @@ mod tests {
         let other: ArrayRef = Arc::new(LargeStringArray::from(vec!["JFK"]));
         let late: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
         assert!(matches!(strata.of_rows(&[other, late], 1, "x"), Err(Error::Data { .. })));
+    }
+
+    #[test]
+    fn zoned_times_have_names() {
+        let zone = DataType::Timestamp(arrow::datatypes::TimeUnit::Second, Some("Europe/Berlin".into()));
+        let times = arrow::array::TimestampSecondArray::from(vec![0, 86_400]).with_timezone("Europe/Berlin");
+        let columns: [ArrayRef; 1] = [Arc::new(times)];
+        let schema = Arc::new(Schema::new(vec![Field::new("at", zone, false)]));
+        let strata = Strata::new(&count(&columns, 2).unwrap(), &schema).unwrap();
+        assert_eq!(strata.names(), ["1970-01-01T00:00:00", "1970-01-02T00:00:00"]);
     }
 
     #[test]

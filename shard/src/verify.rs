@@ -416,7 +416,7 @@ pub async fn unlisted(storage: &Storage, files: &[FileEntry], manifest: &Manifes
 }
 
 /// Whether a path has the form of a data file or table of ours: `…-<8 hexadecimal digits>.parquet`.
-fn is_ours(path: &str) -> bool {
+pub(crate) fn is_ours(path: &str) -> bool {
     let Some((folder, name)) = path.rsplit_once('/') else { return false };
     let digest = name.strip_suffix(".parquet").and_then(|n| n.rsplit_once('-')).map(|(_, d)| d);
     let named = digest.is_some_and(|d| d.len() == 8 && d.bytes().all(|b| b.is_ascii_hexdigit()));

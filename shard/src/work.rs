@@ -78,7 +78,8 @@ impl Work {
     /// Storage errors.
     pub async fn clear(&self) -> Result<()> {
         self.storage.delete_prefix(&format!("{META}/work")).await?;
-        self.storage.remove_half_written("").await
+        let meta = format!("{META}/");
+        self.storage.remove_half_written("", |path| path.starts_with(&meta) || crate::verify::is_ours(path)).await
     }
 }
 

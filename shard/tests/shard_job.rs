@@ -150,6 +150,43 @@ async fn the_same_job_again_does_nothing_and_another_is_refused() {
 }
 
 #[tokio::test]
+async fn what_was_deleted_is_written_again() {
+    let (from, to) = (Storage::memory(), Storage::memory());
+    input(&from, 1_000).await;
+    shard(&from, &to, &options(), &Control::default()).await.unwrap();
+    let before = contents(&to).await;
+    for path in before.keys().filter(|p| p.ends_with(".parquet")).step_by(7) {
+        to.delete(path).await.unwrap();
+        assert!(!shard(&from, &to, &options(), &Control::default()).await.unwrap().already_current, "{path}");
+        assert!(contents(&to).await == before, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn two_processes_at_one_output_leave_one_whole_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |name: &str| Storage::open(dir.path().join(name).to_str().unwrap(), &StorageOptions::new()).unwrap();
+    let from = open("in");
+    input(&from, 3_000).await;
+    for (n, seeds) in [[0, 0], [1, 2]].into_iter().enumerate() {
+        let to = open(&format!("out-{n}"));
+        let [first, second] = seeds.map(|seed| ShardOptions { seed, ..options() });
+        let control = Control::default();
+        let both = futures::future::join(shard(&from, &to, &first, &control), shard(&from, &to, &second, &control));
+        let (a, b) = both.await;
+        let mut done = 0;
+        for outcome in [a, b] {
+            match outcome {
+                Ok(_) => done += 1,
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Conflict, "{e}"),
+            }
+        }
+        assert_eq!(done, if seeds[0] == seeds[1] { 2 } else { 1 });
+        assert_eq!(verify(&to, &Control::default()).await.unwrap().problems, []);
+    }
+}
+
+#[tokio::test]
 async fn a_stopped_job_goes_on_to_the_same_bytes() {
     let (from, whole) = (Storage::memory(), Storage::memory());
     input(&from, 2_000).await;

@@ -14,6 +14,9 @@ pub fn run(session: &Session, args: &LoadArgs) -> anyhow::Result<ExitCode> {
             format!("ranks are 0 to {}", args.world_size - 1),
         ));
     }
+    if args.ids && session.common.json {
+        return Err(Failure::usage("--ids prints CSV, --json one document", "give one of them"));
+    }
     let storage = session.open(&args.shards)?;
     let shards = session.block_on(ShardSet::open(&storage))?;
     let (batch, left_out) = session.block_on(BatchSpec::every_column(&shards, &args.plan.split))?;
@@ -68,7 +71,7 @@ fn read(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Resu
 }
 
 fn bench(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Result<()> {
-    let measured = session.block_on(measure::measure(loader, 0..args.epochs + 1))?;
+    let measured = session.block_on(measure::measure(loader, 0..args.epochs.saturating_add(1)))?;
     if session.common.json {
         return output::json(&measured);
     }

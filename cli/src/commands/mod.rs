@@ -10,9 +10,9 @@ mod shard;
 mod train;
 mod verify;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal as _, process::ExitCode};
 
-use clap::Parser as _;
+use clap::{Parser as _, error::ErrorKind as ClapError};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -23,13 +23,35 @@ use crate::{
 
 /// Runs the command of this process's arguments.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(status) => return status,
+    };
     start_logging();
     let json = cli.common.json;
     match dispatch(cli) {
         Ok(status) => status,
         Err(error) => failure::report(&error, json),
     }
+}
+
+/// The arguments of this process.
+///
+/// # Errors
+/// The status to end with, once help, version or what is wrong has been printed.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        let asked_for = matches!(error.kind(), ClapError::DisplayHelp | ClapError::DisplayVersion);
+        if !asked_for && std::env::args_os().any(|a| a == "--json") {
+            let text = error.render().to_string();
+            let what = text.trim().trim_start_matches("error: ").to_owned();
+            return failure::report(&failure::Failure::usage(what, "see --help"), true);
+        }
+        match error.print() {
+            Ok(()) if asked_for => ExitCode::SUCCESS,
+            _ => ExitCode::from(2),
+        }
+    })
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -55,9 +77,13 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 pub fn start_logging() {
     let filter = EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
-        .with_env_var("GRISTMILL_LOG")
+        .with_env_var(crate::config::LOG_VARIABLE)
         .from_env_lossy();
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time();
     // A second call (in tests) keeps the first subscriber.
     let _ = subscriber.try_init();
 }

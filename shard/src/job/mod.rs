@@ -23,7 +23,7 @@ use crate::{
     assign::{Assignment, deal::factor_chain},
     balance::Balance,
     control::Control,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     input::{Input, shard_schema},
     manifest::{Existing, FORMAT_VERSION, Layout, Manifest, ManifestKind, SplitInfo, existing, job_digest},
     storage::Storage,
@@ -63,16 +63,44 @@ pub async fn shard(input: &Storage, out: &Storage, options: &ShardOptions, contr
     }
     let job =
         Job { input: Arc::new(input), out: out.clone(), options: options.clone(), control: control.clone(), work };
-    let counted = job.count().await?;
-    let plan = Arc::new(job.assign(&counted)?);
-    let runs = job.spill(&counted, &plan).await?;
-    let (files, statistics) = job.write(&plan, &runs).await?;
-    let manifest = job.manifest(&plan, &files, &statistics, semantic, digest).await?;
-    control.stop.check()?;
-    manifest.publish(out).await?;
-    job.work.clear().await?;
-    remove_unlisted(out, &files, &manifest).await?;
-    Ok(ShardOutcome { manifest, already_current: false })
+    match job.run(semantic, digest.clone()).await {
+        Ok(manifest) => Ok(ShardOutcome { manifest, already_current: false }),
+        Err(error) => job.overtaken(&digest, error).await,
+    }
+}
+
+impl Job {
+    async fn run(&self, semantic: serde_json::Value, digest: String) -> Result<Manifest> {
+        let counted = self.count().await?;
+        let plan = Arc::new(self.assign(&counted)?);
+        let runs = self.spill(&counted, &plan).await?;
+        let (files, statistics) = self.write(&plan, &runs).await?;
+        let manifest = self.manifest(&plan, &files, &statistics, semantic, digest).await?;
+        self.control.stop.check()?;
+        manifest.publish(&self.out).await?;
+        self.work.clear().await?;
+        remove_unlisted(&self.out, &files, &manifest).await?;
+        Ok(manifest)
+    }
+
+    /// What became of a run that failed because another process published here first: its work was removed under it.
+    /// The same job's output is as good as its own; another's is a conflict, and the files of this one go.
+    async fn overtaken(&self, digest: &str, error: Error) -> Result<ShardOutcome> {
+        if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Storage) {
+            return Err(error);
+        }
+        match existing(&self.out, ManifestKind::Shards, digest).await {
+            Ok(Existing::Current(manifest)) => Ok(ShardOutcome { manifest: *manifest, already_current: true }),
+            Err(conflict @ Error::Conflict { .. }) => {
+                if let Some(manifest) = Manifest::latest(&self.out).await? {
+                    self.work.clear().await?;
+                    remove_unlisted(&self.out, &tables::read_files(&self.out, &manifest).await?, &manifest).await?;
+                }
+                Err(conflict)
+            }
+            _ => Err(error),
+        }
+    }
 }
 
 struct Job {
@@ -135,9 +163,9 @@ impl Job {
     }
 
     /// Units or shards of `bytes` decoded that may be in work at once.
-    fn at_once(&self, bytes: u64) -> usize {
+    fn at_once(&self, bytes: u64, per_thread: usize) -> usize {
         let fit = usize::try_from(self.options.memory_bytes / (COPIES * bytes.max(1))).unwrap_or(usize::MAX);
-        fit.min(self.control.threads).max(1)
+        fit.min(self.control.threads.saturating_mul(per_thread)).max(1)
     }
 
     async fn manifest(

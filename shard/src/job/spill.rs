@@ -58,7 +58,7 @@ impl Job {
         }
         let runs = futures::stream::iter(counted.units.iter().cloned().zip(starts).enumerate())
             .map(|(u, (unit, ranks))| self.spill_unit(u, unit, ranks, Arc::clone(&counted.strata), Arc::clone(plan)))
-            .buffered(self.at_once(largest))
+            .buffered(self.at_once(largest, 1))
             .try_collect()
             .await?;
         self.control.progress.finish();

@@ -22,6 +22,8 @@ use crate::{
     tables::FileEntry,
 };
 
+/// Shards in work at once for each thread: most of a small one's time is waiting for the disk.
+const WRITES_PER_THREAD: usize = 4;
 /// Slices of one shard that are read at once.
 const READS_AT_ONCE: usize = 8;
 
@@ -54,7 +56,7 @@ impl Job {
         self.control.progress.start("write shards", self.input.rows(), Unit::Rows);
         let mut written = futures::stream::iter(shards)
             .map(|(destination, lane, file)| self.write_shard(Arc::clone(plan), runs, destination, lane, file))
-            .buffered(self.at_once(largest));
+            .buffered(self.at_once(largest, WRITES_PER_THREAD));
         let mut files = Vec::new();
         let mut statistics: SplitStatistics = vec![BTreeMap::new(); plan.layout.splits.len()];
         while let Some((split, entry, of_file)) = written.try_next().await? {
