@@ -19,6 +19,9 @@ use crate::failure::{Failure, Reported};
 pub const LIBTORCH_LIB: &str = env!("GRISTMILL_LIBTORCH_LIB");
 const PROGRAM: &str = "gristmill-train";
 const LIBRARY: &str = "libtorch_cpu.so";
+/// How much libtorch's C++ parts write to standard error. They dump stack traces there for what the ranks report
+/// themselves. It has to be set from outside: it is read before `main`.
+const TORCH_LOG: (&str, &str) = ("TORCH_CPP_LOG_LEVEL", "FATAL");
 /// How often a running `gristmill-train` is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -53,8 +56,18 @@ pub fn locate() -> anyhow::Result<PathBuf> {
 /// Replaces this process by `gristmill-train` with the same arguments; returns only when that fails.
 pub fn exec() -> anyhow::Result<ExitCode> {
     let program = locate()?;
-    let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    let error = command(&program).args(std::env::args_os().skip(1)).exec();
     Err(anyhow::Error::from(error).context(format!("{} could not be started", program.display())))
+}
+
+/// A command for `gristmill-train`, with libtorch kept quiet unless its log level is set already.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    let (name, level) = TORCH_LOG;
+    if std::env::var_os(name).is_none() {
+        command.env(name, level);
+    }
+    command
 }
 
 /// What `gristmill-train` says when it is done.
@@ -72,7 +85,7 @@ pub struct Outcome {
 pub fn spawn(arguments: &[OsString], stop: &StopFlag) -> anyhow::Result<String> {
     let program = locate()?;
     let parent = rustix::process::getpid();
-    let mut command = Command::new(&program);
+    let mut command = command(&program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     // SAFETY: between fork and exec it makes two system calls, allocates nothing and takes no lock.
     unsafe {
@@ -108,9 +121,31 @@ pub fn spawn(arguments: &[OsString], stop: &StopFlag) -> anyhow::Result<String> 
     };
     let text =
         reader.join().map_err(|_| anyhow::anyhow!("reading the report failed"))?.context("reading the report")?;
+    if status.signal() == Some(Signal::TERM.as_raw()) {
+        // It was stopped before it could listen, and has said nothing.
+        stop.check()?;
+    }
     if !status.success() {
         let status = status.code().or(status.signal().map(|s| 128 + s)).and_then(|s| u8::try_from(s).ok());
         return Err(Reported(status.unwrap_or(1)).into());
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn libtorch_is_quiet_unless_told_otherwise() {
+        let (name, level) = TORCH_LOG;
+        let quiet = command(Path::new("x"));
+        let set: Vec<_> = quiet.get_envs().collect();
+        match std::env::var_os(name) {
+            None => assert_eq!(set, [(OsStr::new(name), Some(OsStr::new(level)))]),
+            Some(_) => assert!(set.is_empty(), "{set:?}"),
+        }
+    }
 }

@@ -41,10 +41,44 @@ pub(crate) fn run_query(sql: &str, batch: RecordBatch) -> Result<RecordBatch> {
 }
 
 fn query_error(error: &dyn std::fmt::Display) -> Error {
+    let text = error.to_string();
+    if let Some(name) = duplicate_name(&text) {
+        return Error::usage(
+            format!("the query: duplicate output column \"{name}\""),
+            "give one of them another name with AS, or leave it out of * with EXCLUDE",
+        );
+    }
+    if text.contains("filter predicate") {
+        let found = between(&text, "got `", "`").map(|t| format!(": it is {t}, not true or false")).unwrap_or_default();
+        return Error::usage(
+            format!("the query: WHERE is not a condition{found}"),
+            "compare with something, for example WHERE x > 0 or WHERE x IS NOT NULL",
+        );
+    }
+    // What follows is polars' plan, which says nothing about the query as it was written.
+    let first = text.split("\n\nResolved plan until failure").next().unwrap_or_default();
+    let line = first.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     Error::usage(
-        format!("the query can't be run: {error}"),
+        format!("the query can't be run: {line}"),
         "check names and types; CAST fails on a value it can't convert, TRY_CAST gives null",
     )
+}
+
+/// The column that polars found twice in the result, in any of its wordings.
+fn duplicate_name(text: &str) -> Option<&str> {
+    [
+        ("duplicate output name '", "'. It's possible"),
+        ("column '", "' is duplicated in the SELECT"),
+        ("the name '", "' passed to `LazyFrame.with_columns` is duplicate"),
+        ("column with name '", "' has more than one occurrence"),
+    ]
+    .into_iter()
+    .find_map(|(before, after)| between(text, before, after))
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(before)?;
+    rest.split_once(after).map(|(found, _)| found)
 }
 
 fn crossing(what: &str, error: &dyn std::fmt::Display) -> Error {
@@ -83,13 +117,8 @@ fn from_frame(frame: DataFrame) -> Result<RecordBatch> {
     let mut fields = Vec::new();
     let mut arrays = Vec::new();
     for series in frame.materialized_column_iter() {
-        let series = series.rechunk();
         let name = series.name().as_str();
-        let array = if series.chunks().is_empty() {
-            return Err(crossing(name, &"it has no chunk"));
-        } else {
-            from_series(&series)?
-        };
+        let array = from_series(series)?;
         fields.push(Field::new(name, array.data_type().clone(), true));
         arrays.push(array);
     }
@@ -103,6 +132,20 @@ fn from_series(series: &Series) -> Result<ArrayRef> {
     if series.dtype() == &polars::prelude::DataType::Null {
         // polars gives this type a buffer, the interface allows none.
         return Ok(Arc::new(NullArray::new(series.len())));
+    }
+    if series.dtype().is_nested() {
+        return Err(Error::usage(
+            format!(
+                "the query makes column \"{}\" of type {}, which has no place in a data set",
+                series.name(),
+                series.dtype()
+            ),
+            "select single values of it",
+        ));
+    }
+    let series = series.rechunk();
+    if series.chunks().is_empty() {
+        return Err(fail(&"it has no chunk"));
     }
     // The oldest level has large_utf8 and large_binary, the waist's types, not views.
     let level = CompatLevel::oldest();
@@ -169,11 +212,33 @@ mod tests {
     }
 
     #[test]
+    fn overflow_and_division_by_zero_are_as_documented() {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
+        let batch = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![i64::MAX, 0]))]).unwrap();
+        let result = run_query("SELECT n + 1 AS a, n / 0 AS b, n // 0 AS c, n % 0 AS d FROM input", batch).unwrap();
+        assert_eq!(result.column(0).as_ref(), &Int64Array::from(vec![i64::MIN, 1]));
+        let quotients = result.column(1).as_any().downcast_ref::<arrow::array::Float64Array>().unwrap();
+        assert!(quotients.value(0) == f64::INFINITY && quotients.value(1).is_nan());
+        assert_eq!((result.column(2).null_count(), result.column(3).null_count()), (2, 2));
+    }
+
+    #[test]
     fn a_query_that_fails_is_told_in_words() {
         let schema = Arc::new(Schema::new(vec![Field::new("s", DataType::LargeUtf8, true)]));
         let batch = RecordBatch::try_new(schema, vec![Arc::new(LargeStringArray::from(vec!["x"]))]).unwrap();
         let error = run_query("SELECT CAST(s AS BIGINT) AS n FROM input", batch.clone()).unwrap_err();
         assert_eq!(error.kind(), gristmill_shard::ErrorKind::Usage);
+        for (sql, want) in [
+            ("SELECT s, s FROM input", "duplicate output column \"s\""),
+            ("SELECT s AS t, upper(s) AS t FROM input", "duplicate output column \"t\""),
+            ("SELECT s FROM input WHERE s", "WHERE is not a condition"),
+            ("SELECT s FROM input WHERE length(s)", "WHERE is not a condition"),
+            ("SELECT s + 1 AS t FROM input", "can't be run"),
+        ] {
+            let Err(Error::Usage { what, .. }) = run_query(sql, batch.clone()) else { panic!("{sql}") };
+            assert!(what.contains(want), "{sql}: {what}");
+            assert!(!what.contains('\n') && !what.contains("Resolved plan"), "{sql}: {what}");
+        }
         assert_eq!(run_query("SELECT TRY_CAST(s AS BIGINT) AS n FROM input", batch).unwrap().column(0).null_count(), 1);
     }
 }

@@ -2,7 +2,7 @@
 //! the manifest published last.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,30 +15,25 @@ use gristmill_shard::{
     control::{Unit as ProgressUnit, compute},
     manifest::{Existing, FORMAT_VERSION, IngestCounts, InputRef, META, existing, job_digest},
     parquet_reader::{ParquetFile, RowGroupBytes},
-    parquet_writer::{EncodedFile, EncodedRowGroup},
     schema::{DatasetSchema, MAX_FILE_ROWS},
     statistics::StatisticsBuilder,
     tables::{
         CATEGORIES, CategoryEntry, FILES, FileEntry, REJECT_FILES, STATISTICS, StatisticsEntry, categories_table,
-        files_table, read_files, read_reject_files, statistics_table, write_table,
+        files_table, statistics_table, write_table,
     },
     work::Work,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
+    leftovers::{Before, clean_up, remove_empty_folders, undo},
     options::IngestOptions,
     prepare::{InputColumns, ScannedSource, UnitSpec, input_ref, plan_input, scan_sources},
+    receipt::{DATA, REJECTS, Receipt, StoredFile},
     rejects::RejectSummary,
     report::{ColumnReport, FileReport, IngestOutcome, IngestReport},
     sources::find_sources,
     unit::{MadeUnit, Plan},
 };
-
-/// Folder of the clean files.
-const DATA: &str = "data";
-/// Folder of the refused rows.
-const REJECTS: &str = "rejects";
 
 /// Turns raw files into a clean data set at `out`.
 ///
@@ -66,7 +61,7 @@ pub async fn ingest(options: &IngestOptions, out: &Storage, control: &Control) -
         let mut report = IngestReport::read(out, &manifest).await?;
         report.skipped = found.skipped;
         // A run killed between publishing and cleaning up left these.
-        clean_up(out, &work, Some(&manifest)).await?;
+        clean_up(out, &work, &manifest).await?;
         return Ok(IngestOutcome { manifest: *manifest, already_current: true, report });
     }
     let (columns, units) = Box::pin(plan_input(&sources, options, control)).await?;
@@ -75,20 +70,27 @@ pub async fn ingest(options: &IngestOptions, out: &Storage, control: &Control) -
     let mut plan = compute(move || Plan::new(plan_sources, &input_columns, sql.as_deref(), on_error)).await?;
     set_roles(&mut plan.output, options)?;
     check_sizes(&sources, &units)?;
-    let job =
-        Job { out: out.clone(), work, plan: Arc::new(plan), control: control.clone(), ended: AtomicBool::new(false) };
-    let done = match Box::pin(job.run(units, options)).await {
-        Ok(done) => done,
+    let before = Before::of(out);
+    let job = Job {
+        out: out.clone(),
+        digest: job,
+        work,
+        plan: Arc::new(plan),
+        control: control.clone(),
+        ended: AtomicBool::new(false),
+    };
+    let outcome = match Box::pin(job.run(units, options)).await {
+        Ok(done) => Box::pin(job.publish(done, &columns, semantic, input)).await,
+        Err(e) => Err(e),
+    };
+    let (manifest, report) = match outcome {
+        Ok(published) => published,
         Err(e) => {
-            // Nothing of a run that can't succeed is of use to a later one.
-            if matches!(e.kind(), ErrorKind::Data | ErrorKind::Usage) {
-                clean_up(out, &job.work, None).await?;
-            }
+            Box::pin(job.fail(&e, before)).await;
             return Err(e);
         }
     };
-    let (manifest, report) = Box::pin(job.publish(done, &columns, semantic, input)).await?;
-    clean_up(out, &job.work, Some(&manifest)).await?;
+    clean_up(out, &job.work, &manifest).await?;
     Ok(IngestOutcome { manifest, already_current: false, report: IngestReport { skipped: found.skipped, ..report } })
 }
 
@@ -124,127 +126,15 @@ fn check_sizes(sources: &[ScannedSource], units: &[UnitSpec]) -> Result<()> {
     Ok(())
 }
 
-/// Removes receipts, and files of this crate's naming that `manifest` does not name.
-async fn clean_up(out: &Storage, work: &Work, manifest: Option<&Manifest>) -> Result<()> {
-    work.clear().await?;
-    let mut named = BTreeSet::new();
-    if let Some(manifest) = manifest {
-        named.extend(read_files(out, manifest).await?.into_iter().map(|f| f.path));
-        named.extend(read_reject_files(out, manifest).await?.into_iter().map(|f| f.path));
-    }
-    for folder in [DATA, REJECTS] {
-        for object in out.list(folder).await? {
-            if is_ours(&object.path, folder) && !named.contains(&object.path) {
-                out.delete(&object.path).await?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// `FOLDER/part-<digits>-<8 hexadecimal digits>.parquet`.
-fn is_ours(path: &str, folder: &str) -> bool {
-    let name =
-        path.strip_prefix(folder).and_then(|p| p.strip_prefix("/part-")).and_then(|p| p.strip_suffix(".parquet"));
-    name.and_then(|n| n.split_once('-')).is_some_and(|(number, digest)| {
-        number.len() >= 5
-            && number.bytes().all(|b| b.is_ascii_digit())
-            && digest.len() == 8
-            && digest.bytes().all(|b| b.is_ascii_hexdigit())
-    })
-}
-
 struct Job {
     out: Storage,
+    /// Of the job, as the manifest has it.
+    digest: String,
     work: Work,
     plan: Arc<Plan>,
     control: Control,
     /// Set when no more units are wanted.
     ended: AtomicBool,
-}
-
-/// What a finished unit left, as a later run reads it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Receipt {
-    rows_in: u64,
-    filtered: u64,
-    data: Option<StoredFile>,
-    rejects: Option<StoredFile>,
-    summary: RejectSummary,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct StoredFile {
-    path: String,
-    rows: u64,
-    bytes: u64,
-    blake3: String,
-    row_groups: Vec<StoredRowGroup>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct StoredRowGroup {
-    rows: u64,
-    offset: u64,
-    length: u64,
-    decoded_bytes: u64,
-    blake3: String,
-}
-
-impl StoredFile {
-    fn new(folder: &str, unit: usize, file: &EncodedFile) -> Self {
-        Self {
-            path: format!("{folder}/part-{unit:05}-{}.parquet", file.digest8()),
-            rows: file.rows,
-            bytes: file.bytes.len() as u64,
-            blake3: file.blake3.clone(),
-            row_groups: file
-                .row_groups
-                .iter()
-                .map(|g| StoredRowGroup {
-                    rows: g.rows,
-                    offset: g.offset,
-                    length: g.length,
-                    decoded_bytes: g.decoded_bytes,
-                    blake3: g.blake3.clone(),
-                })
-                .collect(),
-        }
-    }
-
-    fn entry(&self, sequence: usize) -> FileEntry {
-        FileEntry {
-            path: self.path.clone(),
-            split: String::new(),
-            lane: 0,
-            sequence: sequence as u32,
-            rows: self.rows,
-            bytes: self.bytes,
-            blake3: self.blake3.clone(),
-            row_groups: self
-                .row_groups
-                .iter()
-                .map(|g| EncodedRowGroup {
-                    rows: g.rows,
-                    offset: g.offset,
-                    length: g.length,
-                    decoded_bytes: g.decoded_bytes,
-                    blake3: g.blake3.clone(),
-                })
-                .collect(),
-        }
-    }
-}
-
-impl Receipt {
-    fn counts(&self) -> IngestCounts {
-        IngestCounts {
-            rows_in: self.rows_in,
-            accepted: self.data.as_ref().map_or(0, |d| d.rows),
-            rejected: self.summary.rows(),
-            filtered: self.filtered,
-        }
-    }
 }
 
 /// All units together.
@@ -421,6 +311,8 @@ impl Job {
         input_ref: InputRef,
     ) -> Result<(Manifest, IngestReport)> {
         self.control.stop.check()?;
+        self.check_sources().await?;
+        self.check_files(&done).await?;
         let report = self.report(&done, input);
         let schema = self.plan.output.clone();
         let mut batches = vec![(FILES, files_table(&done.data)?)];
@@ -442,16 +334,15 @@ impl Job {
             batches.push((REJECT_FILES, files_table(&done.rejects)?));
         }
         batches.extend(report.tables()?);
-        let mut tables = std::collections::BTreeMap::new();
+        let mut tables = BTreeMap::new();
         for (name, batch) in batches {
             tables.insert(name.to_owned(), write_table(&self.out, name, &batch).await?);
         }
-        let job = job_digest(ManifestKind::Dataset, &options, &input_ref)?;
         let manifest = Manifest {
             format_version: FORMAT_VERSION,
             kind: ManifestKind::Dataset,
             version: 1,
-            job,
+            job: self.digest.clone(),
             input: input_ref,
             options,
             seed: 0,
@@ -462,9 +353,63 @@ impl Job {
             layout: None,
             balance: None,
         };
+        // The last moment at which a source that changed can be told.
+        if let Err(e) = self.check_sources().await {
+            self.remove_tables(&manifest).await?;
+            return Err(e);
+        }
         manifest.publish(&self.out).await?;
         self.remove_old_tables(&manifest).await?;
         Ok((manifest, report))
+    }
+
+    /// Refuses to publish digests of bytes that are no longer there.
+    async fn check_sources(&self) -> Result<()> {
+        let sources = Arc::clone(&self.plan.sources);
+        compute(move || sources.iter().try_for_each(ScannedSource::check_unchanged)).await
+    }
+
+    /// Refuses to publish files that are gone: another run at the same output may have removed them.
+    async fn check_files(&self, done: &Done) -> Result<()> {
+        let mut stored = BTreeMap::new();
+        for folder in [DATA, REJECTS] {
+            stored.extend(self.out.list(folder).await?.into_iter().map(|o| (o.path, o.bytes)));
+        }
+        for file in done.data.iter().chain(&done.rejects) {
+            if stored.get(&file.path) != Some(&file.bytes) {
+                return Err(Error::Data {
+                    url: self.out.url(&file.path),
+                    what: "it is no longer there as it was written; another run may use the same output".into(),
+                    help: "run again when no other run writes there".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// After a failure: what this job wrote and can't be of use is removed. The failure itself is what is told, so a
+    /// removal that fails is only logged.
+    async fn fail(&self, error: &Error, before: Before) {
+        // Nothing of a run that can't succeed is of use to a later one.
+        let undone = if matches!(error.kind(), ErrorKind::Data | ErrorKind::Usage) {
+            undo(&self.out, &self.digest).await
+        } else {
+            Ok(())
+        };
+        if let Err(e) = undone.and_then(|()| remove_empty_folders(&self.out, &self.digest, before)) {
+            tracing::warn!("{}: not all that the failed run wrote could be removed: {e}", self.out.url(""));
+        }
+    }
+
+    /// Tables of a manifest that is not going to be published, except those that a published one has too.
+    async fn remove_tables(&self, manifest: &Manifest) -> Result<()> {
+        let latest = Manifest::latest(&self.out).await?;
+        for table in manifest.tables.values() {
+            if !latest.as_ref().is_some_and(|l| l.tables.values().any(|t| t.path == table.path)) {
+                self.out.delete(&table.path).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Tables of an interrupted job with other input.
@@ -517,25 +462,5 @@ impl Job {
             })
             .collect();
         IngestReport { counts: done.counts, files, columns, rejects: done.summary.clone(), skipped: Vec::new() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_files_of_our_naming_are_removed() {
-        for (path, want) in [
-            ("data/part-00000-0123abcd.parquet", true),
-            ("data/part-123456-0123abcd.parquet", true),
-            ("data/part-00000-0123abc.parquet", false),
-            ("data/part-0000-0123abcd.parquet", false),
-            ("data/mine.parquet", false),
-            ("data/x/part-00000-0123abcd.parquet", false),
-            ("rejects/part-00000-0123abcd.parquet", false),
-        ] {
-            assert_eq!(is_ours(path, "data"), want, "{path}");
-        }
     }
 }

@@ -4,6 +4,9 @@
 //! column, reason and text, runs a row-wise SQL query over the rest, and writes Parquet whose rows can be traced by
 //! `_source_file` and `_source_row`. The result's bytes depend on input and options only, not on threads or interruptions.
 //!
+//! The query computes as polars does: integer `+`, `-` and `*` wrap around at the ends of their type, `/` is a division of
+//! floating-point numbers (`x / 0` is an infinity, `0 / 0` NaN), and `//`, `div()` and `%` of integers by zero give null.
+//!
 //! polars lives behind one file of this crate, and nowhere else in the workspace.
 //!
 //! ```
@@ -33,9 +36,11 @@ mod datetime;
 mod frame;
 mod infer;
 mod job;
+mod leftovers;
 mod options;
 mod parquet_rows;
 mod prepare;
+mod receipt;
 mod rejects;
 mod report;
 mod row_query;

@@ -15,7 +15,8 @@ pub struct IngestOptions {
     pub sources: Vec<String>,
     /// The columns to read with their types; `None` infers them from all the data.
     pub schema: Option<DatasetSchema>,
-    /// A row-wise query over the table `input`.
+    /// A row-wise query over the table `input`. Integers wrap around on overflow; `x / 0` is an infinity or NaN, and
+    /// `//`, `div()` and `%` of integers by zero give null.
     pub sql: Option<String>,
     /// What a bad row does.
     pub on_error: OnError,

@@ -18,7 +18,7 @@ use crate::{
     infer::{Candidates, reads_as_value},
     options::{CsvOptions, IngestOptions},
     parquet_rows::ParquetInfo,
-    sources::{Format, SourceFile, digest_file, read_piece},
+    sources::{FileStamp, Format, SourceFile, digest_file, read_piece},
 };
 
 /// A source whose bytes have been read once.
@@ -29,6 +29,29 @@ pub(crate) struct ScannedSource {
     pub(crate) bytes: u64,
     pub(crate) blake3: String,
     pub(crate) content: Content,
+    pub(crate) stamp: FileStamp,
+}
+
+impl ScannedSource {
+    /// Refuses a file that is not the one that was scanned.
+    ///
+    /// # Errors
+    /// [`Error::Data`] when it changed.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.stamp.check(&self.path, &self.name)
+    }
+
+    /// What `read` gives, when the file is before and after it as it was scanned. A change is told rather than what
+    /// `read` made of it.
+    ///
+    /// # Errors
+    /// [`Error::Data`] when the file changed, and those of `read`.
+    pub(crate) fn while_unchanged<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_unchanged()?;
+        let result = read();
+        self.check_unchanged()?;
+        result
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -66,6 +89,15 @@ pub(crate) async fn scan_sources(
 
 fn scan_source(file: SourceFile, options: &IngestOptions, stop: &StopFlag) -> Result<ScannedSource> {
     stop.check()?;
+    let stamp = FileStamp::of(&file.path, &file.name)?;
+    let (path, name) = (file.path.clone(), file.name.clone());
+    let scanned = scan_file(file, stamp, options, stop);
+    // A digest of bytes of two times would name a file that never was.
+    stamp.check(&path, &name)?;
+    scanned
+}
+
+fn scan_file(file: SourceFile, stamp: FileStamp, options: &IngestOptions, stop: &StopFlag) -> Result<ScannedSource> {
     let SourceFile { path, name, format } = file;
     let default_delimiter = match format {
         Format::Csv => ',',
@@ -73,13 +105,13 @@ fn scan_source(file: SourceFile, options: &IngestOptions, stop: &StopFlag) -> Re
         Format::Parquet => {
             let info = ParquetInfo::open(&path, &name)?;
             let (bytes, blake3) = digest_file(&path, &name, stop)?;
-            return Ok(ScannedSource { path, name, bytes, blake3, content: Content::Parquet(Arc::new(info)) });
+            return Ok(ScannedSource { path, name, bytes, blake3, content: Content::Parquet(Arc::new(info)), stamp });
         }
     };
     let dialect = dialect(&options.csv, default_delimiter);
     let scan = scan_csv(&path, &name, dialect, options.csv.has_header, options.unit_bytes, stop)?;
     let (bytes, blake3) = (scan.bytes, scan.blake3.clone());
-    Ok(ScannedSource { path, name, bytes, blake3, content: Content::Csv { dialect, scan: Arc::new(scan) } })
+    Ok(ScannedSource { path, name, bytes, blake3, content: Content::Csv { dialect, scan: Arc::new(scan) }, stamp })
 }
 
 /// Both were checked to be ASCII.
@@ -195,7 +227,7 @@ async fn profile(
                 let profiled = compute(move || {
                     stop.check()?;
                     let file = &sources[source];
-                    let data = read_piece(&file.path, &file.name, piece.start, piece.end)?;
+                    let data = file.while_unchanged(|| read_piece(&file.path, &file.name, piece.start, piece.end))?;
                     let profile = profile_piece(&data, &format, infer, source as u32, &stop)?;
                     Ok(Profiled { source, piece, rows: profile.rows, candidates: profile.candidates })
                 })

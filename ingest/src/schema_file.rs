@@ -78,6 +78,10 @@ pub fn schema_from_toml(text: &str, file: &str) -> Result<DatasetSchema> {
         };
         let missing =
             |key: &str| Error::usage(format!("{file}: \"{key}\"{place} is missing"), "each column needs name and type");
+        let in_file = |e: Error| match e {
+            Error::Usage { what, help } => Error::usage(format!("{file}: {what}{place}"), help),
+            other => other,
+        };
         let nullable = match entry.get("nullable") {
             Some(toml::Value::Boolean(nullable)) => *nullable,
             Some(_) => return Err(wrong("nullable", "true or false")),
@@ -85,9 +89,9 @@ pub fn schema_from_toml(text: &str, file: &str) -> Result<DatasetSchema> {
         };
         columns.push(Column {
             name: text("name")?.ok_or_else(|| missing("name"))?.to_owned(),
-            column_type: text("type")?.ok_or_else(|| missing("type"))?.parse()?,
+            column_type: text("type")?.ok_or_else(|| missing("type"))?.parse().map_err(in_file)?,
             nullable,
-            role: text("role")?.map(parse_role).transpose()?,
+            role: text("role")?.map(parse_role).transpose().map_err(in_file)?,
         });
     }
     let schema = DatasetSchema { columns };

@@ -1,9 +1,9 @@
 //! Raw files: which there are, what they are called in the data set, and reading them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io::Read,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -52,12 +52,15 @@ pub(crate) fn io_error(name: &str, error: std::io::Error) -> Error {
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::Permission`], and [`Error::Usage`] for a source without data files, a compressed or
-/// unknown file, or a file that is named twice.
+/// unknown file, what is no regular file, or a file that is named twice. Files are told apart by their paths without
+/// links: a file that a folder holds under several names is read once.
 pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sources> {
     if sources.is_empty() {
         return Err(Error::usage("no source is given", "name the files or folders to ingest"));
     }
+    let out = out.map(real_output);
     let mut found: BTreeMap<PathBuf, Format> = BTreeMap::new();
+    let mut known = BTreeSet::new();
     let mut skipped = Vec::new();
     let mut bases = Vec::new();
     for source in sources {
@@ -69,18 +72,15 @@ pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sou
         }
         let path = absolute_path(Path::new(source))?;
         let mut files = Vec::new();
+        let mut by_name = false;
         match fs_err::metadata(&path) {
             Ok(meta) if meta.is_dir() => {
-                if let Some(out) = out.filter(|out| out.starts_with(&path)) {
-                    return Err(Error::usage(
-                        format!("the output {} lies inside the source {source}", out.display()),
-                        "put the output elsewhere, or its files would become input",
-                    ));
-                }
-                walk(&path, &mut files, &mut skipped)?;
+                walk(source, &path, out.as_deref(), &mut files, &mut skipped)?;
                 bases.push(path.clone());
             }
             Ok(_) => {
+                by_name = true;
+                refuse_irregular(&path)?;
                 let format = format_of(&path)?.ok_or_else(|| unknown(&path))?;
                 files.push((path.clone(), format));
                 bases.push(parent(&path));
@@ -97,14 +97,23 @@ pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sou
                 "data files end in .csv, .tsv or .parquet; give another folder or pattern",
             ));
         }
-        for (path, format) in files {
-            if found.insert(path.clone(), format).is_some() {
-                return Err(Error::usage(
-                    format!("{} is named twice by the sources", path.display()),
-                    "name each file once, or its rows would be doubled",
-                ));
+        let mut own = BTreeSet::new();
+        let mut is_new = false;
+        for (path, real, format) in by_real_path(files, &path)? {
+            if !own.insert(real.clone()) {
+                continue;
+            }
+            if !known.contains(&real) {
+                found.insert(path, format);
+                is_new = true;
+            } else if by_name || found.contains_key(&path) {
+                return Err(named_twice(&path));
             }
         }
+        if !is_new {
+            return Err(named_twice(&path));
+        }
+        known.append(&mut own);
     }
     let base = bases.into_iter().reduce(|a, b| common_folder(&a, &b)).unwrap_or_default();
     let mut files = Vec::with_capacity(found.len());
@@ -124,6 +133,61 @@ pub(crate) fn find_sources(sources: &[String], out: Option<&Path>) -> Result<Sou
     Ok(Sources { files, skipped })
 }
 
+fn named_twice(path: &Path) -> Error {
+    Error::usage(
+        format!("{} is named twice by the sources", path.display()),
+        "name each file once, or its rows would be doubled",
+    )
+}
+
+/// The path without links.
+fn real_path(path: &Path) -> Result<PathBuf> {
+    std::fs::canonicalize(path).map_err(|e| io_error(&path.display().to_string(), e))
+}
+
+/// The output's path without links, as far as it exists.
+fn real_output(out: &Path) -> PathBuf {
+    let mut missing = Vec::new();
+    let mut folder = out;
+    loop {
+        if let Ok(real) = std::fs::canonicalize(folder) {
+            return missing.iter().rev().fold(real, |path, name| path.join(name));
+        }
+        let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return out.to_path_buf() };
+        missing.push(name);
+        folder = parent;
+    }
+}
+
+/// Files with their paths without links, those first that are not reached through a link below `source`: a file is
+/// then called by its own name, whatever links lead to it.
+fn by_real_path(files: Vec<(PathBuf, Format)>, source: &Path) -> Result<Vec<(PathBuf, PathBuf, Format)>> {
+    let base = if source.is_dir() { source.to_path_buf() } else { parent(source) };
+    let real_base = real_path(&base)?;
+    let mut all = Vec::with_capacity(files.len());
+    for (path, format) in files {
+        let real = real_path(&path)?;
+        all.push((path, real, format));
+    }
+    all.sort_by_cached_key(|(path, real, _)| {
+        let direct = path.strip_prefix(&base).is_ok_and(|below| real_base.join(below) == *real);
+        (!direct, path.clone())
+    });
+    Ok(all)
+}
+
+/// Pipes, sockets and devices have no size and no second reading; opening one may wait forever.
+fn refuse_irregular(path: &Path) -> Result<()> {
+    let meta = fs_err::metadata(path).map_err(|e| io_error(&path.display().to_string(), e))?;
+    if meta.is_file() {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("{} is not a regular file", path.display()),
+        "sources are read several times: write it to a file first",
+    ))
+}
+
 fn parent(path: &Path) -> PathBuf {
     path.parent().map(Path::to_path_buf).unwrap_or_default()
 }
@@ -140,13 +204,37 @@ fn name_below(base: &Path, path: &Path) -> Result<String> {
         .ok_or_else(|| Error::usage(format!("the name of {} is not UTF-8", path.display()), "rename the file"))
 }
 
-fn walk(folder: &Path, files: &mut Vec<(PathBuf, Format)>, skipped: &mut Vec<PathBuf>) -> Result<()> {
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
+fn walk(
+    source: &str,
+    root: &Path,
+    out: Option<&Path>,
+    files: &mut Vec<(PathBuf, Format)>,
+    skipped: &mut Vec<PathBuf>,
+) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    let mut folders = vec![root.to_path_buf()];
+    // Linked folders come last, so that a folder that is reached both ways is called by its own name.
+    let mut linked = VecDeque::new();
+    while let Some(folder) = folders.pop().or_else(|| linked.pop_front()) {
+        let real = real_path(&folder)?;
+        if let Some(out) = out.filter(|out| out.starts_with(&real)) {
+            return Err(Error::usage(
+                format!("the output {} lies inside the source {source}", out.display()),
+                "put the output elsewhere, or its files would become input",
+            ));
+        }
+        if !seen.insert(real) {
+            continue;
+        }
         for path in entries(&folder)? {
             if path.is_dir() {
-                folders.push(path);
+                if path.is_symlink() {
+                    linked.push_back(path);
+                } else {
+                    folders.push(path);
+                }
             } else if let Some(format) = format_of(&path)? {
+                refuse_irregular(&path)?;
                 files.push((path, format));
             } else {
                 skipped.push(path);
@@ -178,9 +266,12 @@ fn matching(pattern: &Path, files: &mut Vec<(PathBuf, Format)>, skipped: &mut Ve
     let wanted = pattern.file_name().map(|n| n.as_encoded_bytes().to_vec()).unwrap_or_default();
     for path in entries(&parent(pattern))? {
         let name = path.file_name().map(|n| n.as_encoded_bytes().to_vec()).unwrap_or_default();
-        if path.is_file() && matches_pattern(&wanted, &name) {
+        if !path.is_dir() && matches_pattern(&wanted, &name) {
             match format_of(&path)? {
-                Some(format) => files.push((path, format)),
+                Some(format) => {
+                    refuse_irregular(&path)?;
+                    files.push((path, format));
+                }
                 None => skipped.push(path),
             }
         }
@@ -256,6 +347,52 @@ pub(crate) fn refuse_encoding(block: &[u8], name: &str) -> Result<()> {
     Ok(())
 }
 
+/// What tells that a file was written to or replaced, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    device: u64,
+    inode: u64,
+}
+
+impl FileStamp {
+    /// The stamp of the file at `path`, called `name` in messages.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(crate) fn of(path: &Path, name: &str) -> Result<Self> {
+        let meta = fs_err::metadata(path).map_err(|e| io_error(name, e))?;
+        Ok(Self {
+            bytes: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            device: meta.dev(),
+            inode: meta.ino(),
+        })
+    }
+
+    /// Refuses a file that is not as it was.
+    ///
+    /// # Errors
+    /// [`Error::Data`] when it changed or is gone; I/O errors.
+    pub(crate) fn check(&self, path: &Path, name: &str) -> Result<()> {
+        match Self::of(path, name) {
+            Ok(now) if &now == self => Ok(()),
+            Ok(_) | Err(Error::NotFound { .. }) => Err(changed(name)),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn changed(name: &str) -> Error {
+    Error::Data {
+        url: name.to_owned(),
+        what: "it changed while it was being read".into(),
+        help: "run again when nothing writes to it".into(),
+    }
+}
+
 /// Size and BLAKE3 of a file.
 ///
 /// # Errors
@@ -290,11 +427,7 @@ pub(crate) fn read_piece(path: &Path, name: &str, start: u64, end: u64) -> Resul
     let mut bytes = vec![0; length];
     match file.file().read_exact_at(&mut bytes, start) {
         Ok(()) => Ok(bytes),
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Error::Data {
-            url: name.to_owned(),
-            what: "the file became shorter while it was read".into(),
-            help: "run again when nothing writes to it".into(),
-        }),
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(changed(name)),
         Err(e) => Err(io_error(name, e)),
     }
 }
@@ -349,6 +482,75 @@ mod tests {
                 .to_string()
                 .contains("inside the source")
         );
+    }
+
+    fn link(dir: &tempfile::TempDir, to: &str, name: &str) {
+        std::os::unix::fs::symlink(dir.path().join(to), dir.path().join(name)).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_read_once_whatever_links_lead_to_it() {
+        let dir = folder(&["s/b/x.csv", "s/b/deep/y.csv", "o/z.csv"]);
+        link(&dir, "s/b/x.csv", "s/a.csv");
+        link(&dir, "s/b", "s/a");
+        link(&dir, "s", "s/b/loop");
+        link(&dir, "o", "s/o");
+        link(&dir, "s", "t");
+        assert_eq!(find(&dir, &["s"]).unwrap(), ["b/deep/y.csv", "b/x.csv", "o/z.csv"]);
+        assert_eq!(find(&dir, &["t"]).unwrap(), ["b/deep/y.csv", "b/x.csv", "o/z.csv"]);
+        assert_eq!(find(&dir, &["o", "s"]).unwrap(), ["o/z.csv", "s/b/deep/y.csv", "s/b/x.csv"]);
+        for parts in [&["s", "t"][..], &["s/b/x.csv", "s/a.csv"], &["s", "s/a.csv"]] {
+            let error = find(&dir, parts).unwrap_err();
+            assert!(error.to_string().contains("named twice"), "{parts:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn links_do_not_hide_that_the_output_is_inside() {
+        let dir = folder(&["inn/x.csv", "far/y.csv"]);
+        link(&dir, "inn", "outlink");
+        link(&dir, "far", "inn/far");
+        let at = |part: &str| dir.path().join(part);
+        for (source, out) in [("outlink", "inn/o"), ("inn", "outlink/o/deep"), ("inn", "far/o"), ("outlink", "inn")] {
+            let source = at(source).to_str().unwrap().to_owned();
+            let error = find_sources(&[source], Some(&at(out))).unwrap_err();
+            assert!(error.to_string().contains("inside the source"), "{out}: {error}");
+        }
+        assert!(find_sources(&[at("inn").to_str().unwrap().to_owned()], Some(&at("inner/o"))).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        let dir = folder(&["a.csv"]);
+        let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("s.csv")).unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", dir.path().join("d/n.csv")).unwrap();
+        for part in ["s.csv", "s*", ".", "d", "d/n.csv", "d/*.csv"] {
+            let error = find(&dir, &[part]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage, "{part}: {error}");
+            assert!(error.to_string().contains("not a regular file"), "{part}: {error}");
+        }
+        assert_eq!(find(&dir, &["a*"]).unwrap(), ["a.csv"]);
+    }
+
+    #[test]
+    fn a_file_that_changed_is_told() {
+        let dir = folder(&["a.csv", "b.csv"]);
+        let path = dir.path().join("a.csv");
+        let stamp = FileStamp::of(&path, "a.csv").unwrap();
+        stamp.check(&path, "a.csv").unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        file.set_modified(modified + std::time::Duration::from_nanos(1000)).unwrap();
+        let error = stamp.check(&path, "a.csv").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Data);
+        assert!(error.to_string().contains("a.csv: it changed while it was being read"), "{error}");
+        file.set_modified(modified).unwrap();
+        stamp.check(&path, "a.csv").unwrap();
+        std::fs::rename(dir.path().join("b.csv"), &path).unwrap();
+        assert_eq!(stamp.check(&path, "a.csv").unwrap_err().kind(), ErrorKind::Data);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(stamp.check(&path, "a.csv").unwrap_err().kind(), ErrorKind::Data);
     }
 
     #[test]

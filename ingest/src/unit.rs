@@ -86,6 +86,12 @@ impl Plan {
                     "give it another name with AS",
                 ));
             }
+            if field.data_type() == &DataType::Null {
+                return Err(Error::usage(
+                    format!("the query: column \"{}\" has no type", field.name()),
+                    "write CAST(NULL AS …)",
+                ));
+            }
             let column_type = ColumnType::from_arrow(field.data_type()).map_err(|t| {
                 Error::usage(
                     format!(
@@ -181,14 +187,14 @@ impl Plan {
     ) -> Result<(RecordBatch, ArrayRef, Vec<Reject>, u64)> {
         match (&spec.part, &source.content) {
             (Part::Csv { piece, format }, _) => {
-                let data = read_piece(&source.path, &source.name, piece.start, piece.end)?;
+                let data = source.while_unchanged(|| read_piece(&source.path, &source.name, piece.start, piece.end))?;
                 let place = PiecePlace { file: &source.name, row: spec.row, line: piece.line };
                 let fail = self.on_error == OnError::Fail;
                 let piece = convert_piece(&data, place, format, &self.input, fail, stop)?;
                 Ok((piece.batch, piece.source_rows, piece.rejects, piece.rows_in))
             }
             (Part::Parquet { groups }, Content::Parquet(info)) => {
-                let batch = info.read(&source.path, &source.name, groups, &self.input)?;
+                let batch = source.while_unchanged(|| info.read(&source.path, &source.name, groups, &self.input))?;
                 let rows_in = batch.num_rows() as u64;
                 let (batch, rows, rejects) = refuse_nulls(&batch, &self.input, &source.name, spec.row)?;
                 Ok((batch, rows, rejects, rows_in))

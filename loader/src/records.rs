@@ -312,7 +312,10 @@ impl RecordLayout {
             return Err(at.data(
                 row,
                 &format!("the value is {value}"),
-                "set non_finite = \"as-null\", or make it a null at ingest with --sql",
+                &format!(
+                    "clean the column at ingest with --sql, for example with CASE WHEN ABS(\"{name}\") < 1.0e308 THEN \"{name}\" END AS \"{name}\", which makes a null of it",
+                    name = at.name,
+                ),
             ));
         }
         Ok(())
@@ -565,5 +568,26 @@ mod tests {
                 prop_assert_eq!(codes.get(value), map.get(&value).copied());
             }
         }
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_refused_with_a_way_that_exists() {
+        let mut layout = RecordLayout {
+            projection: Vec::new(),
+            tensors: Vec::new(),
+            stride: 0,
+            fields: Vec::new(),
+            non_finite: NonFinite::Refuse,
+        };
+        let at = At { url: "train/part", place: "row group 3", name: "speed" };
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let values = Float64Array::from(vec![Some(1.0), None, Some(bad)]);
+            let error = layout.check_finite(&values, &at).unwrap_err().to_string();
+            assert!(error.contains("row 2, column \"speed\": the value is"), "{error}");
+            assert!(error.contains("--sql") && error.contains("ABS(\"speed\")"), "{error}");
+            assert!(!error.contains("non_finite"), "no command has such a setting: {error}");
+        }
+        layout.non_finite = NonFinite::AsNull;
+        layout.check_finite(&Float64Array::from(vec![f64::NAN]), &at).unwrap();
     }
 }

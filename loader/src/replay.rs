@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     plan::Plan,
     slice::{LaneRun, SliceRule},
-    world::World,
+    world::{World, check_world_size},
 };
 
 /// What an epoch delivers and reads.
@@ -79,8 +79,11 @@ impl Bits {
 /// (tens of nanoseconds each) and a bit of memory for each.
 ///
 /// # Errors
-/// [`Error::Usage`] when the ranks can't be spread evenly over the machines.
+/// [`Error::Usage`] when the ranks can't be spread evenly over the machines, or are more than
+/// [`crate::world::MAX_WORLD_SIZE`].
 pub fn replay(plan: &Plan, epoch: u64, world_size: u32, machines: u32) -> Result<Replay> {
+    // Before anything is allocated for each rank.
+    check_world_size(world_size)?;
     if machines == 0 || !world_size.is_multiple_of(machines) {
         return Err(Error::usage(
             format!("{world_size} ranks can't be spread evenly over {machines} machines"),
@@ -215,6 +218,14 @@ mod tests {
     fn a_dropped_tail_is_counted_and_nothing_else_is_missing() {
         let replay = replay(&plan(1000, 8, 2, 300, Tail::Drop, Shuffle::default()), 0, 4, 2).unwrap();
         assert_eq!((replay.delivered, replay.dropped, replay.missing, replay.repeated), (900, 100, 0, 0));
+    }
+
+    #[test]
+    fn a_world_without_bound_is_refused_at_once() {
+        let plan = plan(5, 8, 2, 3, Tail::Exact, Shuffle::None);
+        for (world, machines) in [(u32::MAX, 1), (u32::MAX, u32::MAX), (0, 1)] {
+            assert!(matches!(replay(&plan, 0, world, machines), Err(Error::Usage { .. })), "{world}");
+        }
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl BatchSpec {
     /// [`BatchSpec::tabular`] with the statistics and vocabularies of `split` read from `shards`.
     ///
     /// # Errors
-    /// As [`BatchSpec::tabular`], and storage errors.
+    /// As [`BatchSpec::tabular`]; [`Error::Usage`] for an unknown split, or one without rows; storage errors.
     pub async fn tabular_of(
         shards: &ShardSet,
         split: &str,
@@ -194,6 +194,7 @@ impl BatchSpec {
         label: Option<&str>,
         dtype: DType,
     ) -> Result<Self> {
+        require_rows(shards, split)?;
         let (statistics, vocabularies) = (shards.statistics(split).await?, shards.categories(split).await?);
         let schema = &shards.manifest().schema;
         Self::tabular(schema, numbers, categories, label, dtype, &statistics, &vocabularies)
@@ -203,8 +204,9 @@ impl BatchSpec {
     /// `categories`. Also gives the names of the columns that can't be (bytes, text with too many values).
     ///
     /// # Errors
-    /// Storage errors.
+    /// [`Error::Usage`] for an unknown split, or one without rows; storage errors.
     pub async fn every_column(shards: &ShardSet, split: &str) -> Result<(Self, Vec<String>)> {
+        require_rows(shards, split)?;
         let (statistics, vocabularies) = (shards.statistics(split).await?, shards.categories(split).await?);
         let (mut numbers, mut categories, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         let schema = &shards.manifest().schema;
@@ -239,6 +241,15 @@ impl BatchSpec {
         }
         names
     }
+}
+
+/// Refuses a split without rows, which has no statistics.
+fn require_rows(shards: &ShardSet, split: &str) -> Result<()> {
+    let (_, info) = shards.layout().split(split)?;
+    if info.rows > 0 {
+        return Ok(());
+    }
+    Err(Error::usage(format!("split \"{split}\" has no rows"), "give it a larger share, or choose another split"))
 }
 
 fn number_column(schema: &DatasetSchema, name: &str, statistics: &Statistics) -> Result<NumberColumn> {

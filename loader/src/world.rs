@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// The most ranks of a world: far above any that exists, and few enough that a number for each fits in memory.
+pub const MAX_WORLD_SIZE: u32 = 1 << 20;
+
 /// A rank's place, in torch's words. Machines are numbered by `rank / local_world_size`: every machine runs the same
 /// number of ranks, and `rank = machine · local_world_size + local_rank`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,9 +27,11 @@ impl World {
     /// Rank `rank` of `world_size`, with `local_world_size` ranks on every machine.
     ///
     /// # Errors
-    /// [`Error::Usage`] when `rank` is not below `world_size`, or machines would have different numbers of ranks.
+    /// [`Error::Usage`] when `rank` is not below `world_size`, machines would have different numbers of ranks, or
+    /// `world_size` is above [`MAX_WORLD_SIZE`].
     pub fn new(rank: u32, world_size: u32, local_world_size: u32) -> Result<Self> {
-        if world_size == 0 || rank >= world_size {
+        check_world_size(world_size)?;
+        if rank >= world_size {
             return Err(Error::usage(
                 format!("rank {rank} of a world of {world_size}"),
                 "ranks are numbered from 0 and lie below the world size",
@@ -78,6 +83,14 @@ impl World {
     }
 }
 
+/// Refuses a world without ranks, or with more than [`MAX_WORLD_SIZE`].
+pub(crate) fn check_world_size(world_size: u32) -> Result<()> {
+    if (1..=MAX_WORLD_SIZE).contains(&world_size) {
+        return Ok(());
+    }
+    Err(Error::usage(format!("a world of {world_size} ranks"), "give a world size from 1 to 1,048,576"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +103,14 @@ mod tests {
         assert!(World::new(0, 0, 1).is_err());
         assert!(World::new(0, 6, 4).is_err());
         assert!(World::new(0, 6, 0).is_err());
+    }
+
+    #[test]
+    fn a_world_is_bounded() {
+        assert!(World::new(MAX_WORLD_SIZE - 1, MAX_WORLD_SIZE, MAX_WORLD_SIZE).is_ok());
+        for size in [MAX_WORLD_SIZE + 1, u32::MAX] {
+            let error = World::new(0, size, size).unwrap_err().to_string();
+            assert!(error.contains(&size.to_string()) && error.contains("1,048,576"), "{error}");
+        }
     }
 }

@@ -373,6 +373,20 @@ async fn requests_that_can_not_be_are_refused_with_what_and_why() {
 }
 
 #[tokio::test]
+async fn a_split_without_rows_is_named() {
+    let set = shards(SMALL).await;
+    let columns = ["x".to_owned()];
+    for error in [
+        BatchSpec::every_column(&set, "empty").await.map(|_| ()).unwrap_err(),
+        BatchSpec::tabular_of(&set, "empty", &columns, &[], None, DType::F32).await.map(|_| ()).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        let text = error.to_string();
+        assert!(text.contains("split \"empty\" has no rows") && text.contains("larger share"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn values_that_the_request_refuses_are_named() {
     let set = shards(SMALL).await;
     let error = failure(&set, vec![TensorSpec::Raw { column: "x".into() }]).await;

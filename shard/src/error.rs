@@ -233,10 +233,10 @@ impl Error {
             other if io_kind(&other) == Some(std::io::ErrorKind::PermissionDenied) => {
                 Self::Permission { url, source: other }
             }
-            other if io_kind(&other) == Some(std::io::ErrorKind::NotADirectory) => Self::usage(
-                format!("could not {action} {url}: a part of the path is a file, not a folder"),
-                "give a folder",
-            ),
+            // A file where the path has a folder.
+            other if io_kind(&other) == Some(std::io::ErrorKind::NotADirectory) => {
+                Self::NotFound { url, help: "check the path: a part of it is a file, not a folder".into() }
+            }
             other => Self::Storage { action, url, source: other },
         }
     }

@@ -439,6 +439,6 @@ mod tests {
         std::fs::write(dir.path().join("f"), "x").unwrap();
         let storage = Storage::open(dir.path().join("f").to_str().unwrap(), &StorageOptions::new()).unwrap();
         let error = storage.put("a", "x").await.unwrap_err();
-        assert_eq!(error.kind(), crate::ErrorKind::Usage, "{error}");
+        assert_eq!(error.kind(), crate::ErrorKind::NotFound, "{error}");
     }
 }

@@ -148,6 +148,16 @@ pub enum Error {
         /// What to do about it, as its exit status tells.
         kind: ErrorKind,
     },
+    /// A rank that this process had started ended badly or by request, and has said why (see `must_report`).
+    #[error("rank {rank} {how}, and has said why")]
+    AlreadyReported {
+        /// The rank that ended first.
+        rank: usize,
+        /// Its exit status.
+        how: String,
+        /// What to do about it, as its exit status tells.
+        kind: ErrorKind,
+    },
     /// A process could not be started.
     #[error("rank {rank} could not be started")]
     Spawn {
@@ -178,7 +188,7 @@ impl Error {
             Self::Usage { .. } => ErrorKind::Usage,
             Self::Environment { .. } | Self::Spawn { .. } => ErrorKind::Environment,
             Self::Shard(e) => e.kind(),
-            Self::Load { kind, .. } | Self::RankFailed { kind, .. } => *kind,
+            Self::Load { kind, .. } | Self::RankFailed { kind, .. } | Self::AlreadyReported { kind, .. } => *kind,
             Self::Group { source, .. } => group_kind(source),
             Self::Reported { .. } => ErrorKind::Peer,
             Self::Disagreement { .. } | Self::Conflict { .. } => ErrorKind::Conflict,
@@ -196,6 +206,15 @@ impl Error {
         Self::Usage { what: what.into(), help: help.into() }
     }
 
+    /// The [`Error::Data`] of a split that has nothing to train on.
+    #[cfg(feature = "torch")]
+    pub(crate) fn no_rows(split: &str, shards: &str) -> Self {
+        Self::Data {
+            what: format!("split \"{split}\" of {shards} has no rows to train on"),
+            help: "name another split under data.train, or shard with a larger share for it".to_owned(),
+        }
+    }
+
     /// An [`Error::Internal`] from its text.
     pub fn internal(what: impl Into<String>) -> Self {
         Self::Internal { what: what.into() }
@@ -204,6 +223,18 @@ impl Error {
     /// An [`Error::Corrupt`] from its two texts.
     pub fn corrupt(url: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Corrupt { url: url.into(), what: what.into() }
+    }
+
+    /// Whether this rank failed only because another one did or ended: that one, or who had started it, says why.
+    #[must_use]
+    pub fn is_echo(&self) -> bool {
+        match self {
+            Self::Reported { .. } => true,
+            Self::Group { reported, source, .. } => {
+                reported.is_some() || matches!(source, gristmill_c10d::Error::PeerLost { .. })
+            }
+            _ => false,
+        }
     }
 
     /// The error and its causes in one line.

@@ -2,9 +2,13 @@
 //!
 //! The launcher hosts the store that the ranks meet at, on a free loopback port, so no port has to be chosen, and rank 0
 //! can't lose a race for it. Ranks are killed by the kernel when the launcher itself is: a rerun never meets survivors.
+//!
+//! When a run ends early, most ranks see it, and one report is enough. The ranks' standard input is one pipe with one
+//! byte in it: who reads the byte says what went wrong. If none has taken it, the launcher does.
 
 use std::{
     ffi::OsString,
+    io::{PipeReader, Read as _, Write as _},
     os::unix::process::{CommandExt, ExitStatusExt},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -19,6 +23,9 @@ use crate::error::{Error, Result};
 
 /// How often the ranks are looked at.
 const POLL: Duration = Duration::from_millis(10);
+
+/// Set for ranks whose standard input is the pipe with the right to report.
+const LAUNCHED: &str = "LAUNCHED_BY_GRISTMILL";
 
 /// What to start, and how often.
 #[derive(Debug, Clone)]
@@ -57,7 +64,8 @@ impl Launch {
 ///
 /// # Errors
 /// [`Error::StoppedRanks`] when they stopped by request; [`Error::RankFailed`], naming the rank that failed first, with
-/// its exit status or signal; [`Error::Spawn`]; [`Error::Usage`] for no ranks.
+/// its exit status or signal; [`Error::AlreadyReported`] instead of either when a rank has said why by
+/// [`must_report`]; [`Error::Spawn`]; [`Error::Environment`]; [`Error::Usage`] for no ranks.
 pub fn launch(launch: &Launch, stop: &StopFlag) -> Result<()> {
     if launch.ranks == 0 {
         return Err(Error::usage("0 ranks were asked for", "give --nproc at least 1"));
@@ -67,15 +75,41 @@ pub fn launch(launch: &Launch, stop: &StopFlag) -> Result<()> {
         reported: None,
         source,
     })?;
-    let mut ranks = Ranks { running: Vec::with_capacity(launch.ranks) };
+    let right = right_to_report().map_err(|e| Error::Environment {
+        what: format!("no pipe for the ranks could be made: {e}"),
+        help: "raise the limit of open files (ulimit -n)".to_owned(),
+    })?;
+    let mut ranks = Ranks { running: Vec::with_capacity(launch.ranks), right };
     for rank in 0..launch.ranks {
-        let child = spawn(launch, rank, store.port()).map_err(|source| Error::Spawn { rank, source })?;
+        let child = spawn(launch, rank, store.port(), &ranks.right).map_err(|source| Error::Spawn { rank, source })?;
         ranks.running.push((rank, child));
     }
     ranks.wait(launch.grace, stop)
 }
 
-fn spawn(launch: &Launch, rank: usize, port: u16) -> std::io::Result<Child> {
+/// A pipe with one byte, whose writer is gone: the first read gets the byte, later ones the end.
+fn right_to_report() -> std::io::Result<PipeReader> {
+    let (reader, mut writer) = std::io::pipe()?;
+    writer.write_all(b"1")?;
+    Ok(reader)
+}
+
+/// Whether this process, which ends by `error`, has to say so. Of the ranks that [`launch`] started the first to ask
+/// has to, unless its error only echoes another rank's; a process that was started otherwise always has to. Ask once,
+/// and report then.
+#[must_use]
+pub fn must_report(error: Option<&Error>) -> bool {
+    if std::env::var_os(LAUNCHED).is_none() {
+        return true;
+    }
+    if error.is_some_and(Error::is_echo) {
+        return false;
+    }
+    // Where it can't be told, better twice than never.
+    !matches!(std::io::stdin().read(&mut [0]), Ok(0))
+}
+
+fn spawn(launch: &Launch, rank: usize, port: u16, right: &PipeReader) -> std::io::Result<Child> {
     let world = World { rank, world_size: launch.ranks, local_rank: rank, local_world_size: launch.ranks };
     let rendezvous = Rendezvous {
         world,
@@ -86,7 +120,8 @@ fn spawn(launch: &Launch, rank: usize, port: u16) -> std::io::Result<Child> {
         run_id: format!("launch-{}", std::process::id()),
     };
     let mut command = Command::new(&launch.program);
-    command.args(&launch.args).envs(rendezvous.to_env()).envs(launch.env.iter().cloned()).stdin(Stdio::null());
+    command.args(&launch.args).envs(rendezvous.to_env()).envs(launch.env.iter().cloned());
+    command.env(LAUNCHED, "1").stdin(right.try_clone()?);
     if rank != 0 {
         command.stdout(Stdio::null());
     }
@@ -111,24 +146,31 @@ fn spawn(launch: &Launch, rank: usize, port: u16) -> std::io::Result<Child> {
 /// The ranks that have not ended; those left are killed when it is dropped.
 struct Ranks {
     running: Vec<(usize, Child)>,
+    right: PipeReader,
 }
 
 impl Ranks {
     fn wait(&mut self, grace: Duration, stop: &StopFlag) -> Result<()> {
         let mut told = false;
-        let mut stopped = false;
+        let mut stopped: Option<(usize, ExitStatus)> = None;
+        let mut interrupted = false;
+        let mut failed_before = false;
         let mut killed = false;
         let mut failed: Option<(usize, ExitStatus, Instant)> = None;
         while !self.running.is_empty() {
             for (rank, status) in self.ended()? {
                 if status.code() == Some(i32::from(ErrorKind::Stopped.exit_code())) {
-                    stopped = true;
+                    stopped.get_or_insert((rank, status));
+                } else if stop.is_set() && status.signal() == Some(Signal::TERM.as_raw()) {
+                    // It had not come as far as to listen for signals.
+                    interrupted = true;
                 } else if !status.success() {
-                    // Of ranks that are seen to end at once, a killed one is the cause and the others the effect.
+                    // Of ranks that are seen to end at once, a killed one is the cause and the others the effect; so is
+                    // one with a status of its own, beside those that have lost a peer.
                     let cause = failed.is_none_or(|(_, before, at)| {
-                        let later = before.signal().is_none() && status.signal().is_some();
-                        later && !killed && at.elapsed() < POLL * 10
+                        !killed && weight(status) > weight(before) && at.elapsed() < POLL * 10
                     });
+                    failed_before |= !stop.is_set();
                     if cause {
                         failed = Some((rank, status, failed.map_or_else(Instant::now, |(_, _, at)| at)));
                     }
@@ -138,7 +180,8 @@ impl Ranks {
                 told = true;
                 self.signal(Signal::TERM);
             }
-            if failed.is_some_and(|(_, _, at)| at.elapsed() > grace) {
+            // Ranks listen before they meet: when one did not, none has begun to train, and there is nothing to save.
+            if interrupted || failed.is_some_and(|(_, _, at)| at.elapsed() > grace) {
                 killed = true;
                 self.signal(Signal::KILL);
             }
@@ -146,11 +189,33 @@ impl Ranks {
                 std::thread::sleep(POLL);
             }
         }
-        match failed {
-            Some((rank, status, _)) => Err(Error::RankFailed { rank, how: describe(status), kind: kind(status) }),
-            None if stopped => Err(Error::StoppedRanks),
-            None => Ok(()),
+        if interrupted && !failed_before {
+            return Err(Error::StoppedRanks);
         }
+        match (failed, stopped) {
+            (Some((rank, status, _)), _) => {
+                let (how, kind) = (describe(status), kind(status));
+                // A killed rank has said nothing, whatever another one took for the cause.
+                if status.signal().is_none() && self.has_reported() {
+                    Err(Error::AlreadyReported { rank, how, kind })
+                } else {
+                    Err(Error::RankFailed { rank, how, kind })
+                }
+            }
+            (None, Some((rank, status))) => {
+                if self.has_reported() {
+                    Err(Error::AlreadyReported { rank, how: describe(status), kind: ErrorKind::Stopped })
+                } else {
+                    Err(Error::StoppedRanks)
+                }
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Whether a rank has taken the right to report; it is taken by this call otherwise.
+    fn has_reported(&mut self) -> bool {
+        matches!(self.right.read(&mut [0]), Ok(0))
     }
 
     fn ended(&mut self) -> Result<Vec<(usize, ExitStatus)>> {
@@ -195,6 +260,14 @@ fn describe(status: ExitStatus) -> String {
         (Some(code), _) => format!("ended with exit status {code}"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
         (None, None) => format!("ended: {status}"),
+    }
+}
+
+/// How much a status tells of the cause: 1 is also that of a rank that has lost a peer.
+fn weight(status: ExitStatus) -> u8 {
+    match status.code() {
+        None => 2,
+        Some(code) => u8::from(code != i32::from(ErrorKind::Peer.exit_code())),
     }
 }
 
@@ -284,6 +357,67 @@ mod tests {
             launch(&job, &stop)
         });
         assert!(matches!(result, Err(Error::StoppedRanks)), "{result:?}");
+    }
+
+    #[test]
+    fn a_rank_that_was_not_listening_yet_is_stopped_too() {
+        let dir = tempfile::tempdir().unwrap();
+        // Rank 1 is as while it loads its libraries; rank 0 waits for it and would not end by itself.
+        let script = "if [ $RANK = 0 ]; then trap '' TERM; fi; touch $OUT/$RANK; exec sleep 60";
+        let mut job = shell(script, 2, LONG);
+        job.env = vec![("OUT".into(), dir.path().into())];
+        let stop = StopFlag::new();
+        let began = Instant::now();
+        let result = std::thread::scope(|s| {
+            s.spawn(|| {
+                while !(dir.path().join("0").exists() && dir.path().join("1").exists()) {
+                    std::thread::sleep(POLL);
+                }
+                stop.set();
+            });
+            launch(&job, &stop)
+        });
+        assert!(matches!(result, Err(Error::StoppedRanks)), "{result:?}");
+        assert!(began.elapsed() < LONG, "nobody waits for what can't come");
+    }
+
+    #[test]
+    fn a_signal_that_nobody_asked_for_is_a_failure() {
+        let result = launch(&shell("kill -15 $$", 1, LONG), &StopFlag::new());
+        assert!(matches!(result, Err(Error::RankFailed { rank: 0, .. })), "{result:?}");
+    }
+
+    #[test]
+    fn one_report_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "if [ -n \"$(head -c 1)\" ]; then touch $OUT/$RANK; fi; exit 2";
+        let mut job = shell(script, 3, LONG);
+        job.env = vec![("OUT".into(), dir.path().into())];
+        let result = launch(&job, &StopFlag::new());
+        assert!(matches!(result, Err(Error::AlreadyReported { kind: ErrorKind::Usage, .. })), "{result:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "one rank has the right");
+
+        let stopped = launch(&shell("head -c 1 > /dev/null; exit 75", 2, LONG), &StopFlag::new());
+        assert!(matches!(stopped, Err(Error::AlreadyReported { kind: ErrorKind::Stopped, .. })), "{stopped:?}");
+        // One that was killed has said nothing.
+        let killed = launch(&shell("head -c 1 > /dev/null; kill -9 $$", 1, LONG), &StopFlag::new());
+        assert!(matches!(killed, Err(Error::RankFailed { .. })), "{killed:?}");
+    }
+
+    #[test]
+    fn what_echoes_another_rank_is_told_from_what_is_new() {
+        let group = |reported: Option<&str>, source| Error::Group {
+            during: "a step".into(),
+            reported: reported.map(str::to_owned),
+            source,
+        };
+        let lost = || gristmill_c10d::Error::PeerLost { what: "all_reduce".into(), message: "closed".into() };
+        let late =
+            || gristmill_c10d::Error::Timeout { what: "all_reduce".into(), after: LONG, message: "timed out".into() };
+        assert!(Error::Reported { rank: 0, message: "full".into() }.is_echo());
+        assert!(group(None, lost()).is_echo() && group(Some("rank 1: full"), late()).is_echo());
+        assert!(!group(None, late()).is_echo(), "no other rank may be able to tell");
+        assert!(!Error::usage("a", "b").is_echo());
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub use evaluate::{count_values, evaluate};
 #[cfg(feature = "torch")]
 pub use gristmill_c10d::{Rendezvous, World};
 #[cfg(feature = "torch")]
-pub use launch::{Launch, launch};
+pub use launch::{Launch, launch, must_report};
 #[cfg(feature = "torch")]
 pub use model::{Forward, Model, Pass};
 #[cfg(feature = "torch")]
@@ -62,4 +62,4 @@ pub use shard_source::ShardSources;
 #[cfg(feature = "torch")]
 pub use step::{LocalSums, accumulate_gradients};
 #[cfg(feature = "torch")]
-pub use trainer::{Job, Places, TrainOutcome, train, train_at};
+pub use trainer::{Job, Places, TrainOutcome, check_at, train, train_at};

@@ -41,6 +41,10 @@ impl ShardSources {
         let shards = runtime.block_on(ShardSet::open(&storage))?;
         config.validate(&shards.manifest().schema)?;
         let splits = evaluation_splits(config, &shards)?;
+        // It has no statistics either, which would be a riddle.
+        if shards.layout().split(&config.data.train)?.1.rows == 0 {
+            return Err(Error::no_rows(&config.data.train, &config.data.shards));
+        }
         let (features, spec) = runtime.block_on(resolve(config, &shards))?;
         Ok(Self { shards, config: config.clone(), features, spec, splits, threads, runtime })
     }

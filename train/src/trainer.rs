@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gristmill_c10d::{Reducer, ReducerOptions, Rendezvous, runtime as torch};
+use gristmill_c10d::{Reducer, ReducerOptions, Rendezvous, World, runtime as torch};
 use gristmill_shard::{
     Storage, StorageOptions,
     control::{Control, Unit},
@@ -103,6 +103,19 @@ pub fn train_at(
     job.run()
 }
 
+/// Finds the mistakes in configuration and data that each of `ranks` ranks of one machine would meet, before any is
+/// started: told once instead of by every rank. Nothing is written. It blocks, as [`train`] does.
+///
+/// # Errors
+/// As [`train`], before anything is done.
+pub fn check_at(config: &TrainConfig, shards: Storage, ranks: usize, runtime: Handle) -> Result<()> {
+    config.check_values()?;
+    let threads = Threads::for_rank(config.threads, ranks);
+    let sources = ShardSources::open(config, shards, threads.loader, runtime)?;
+    let world = World { rank: 0, world_size: ranks, local_rank: 0, local_world_size: ranks };
+    sources.train(world).map(drop)
+}
+
 /// How the CPUs of a rank are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Threads {
@@ -195,10 +208,7 @@ impl Job<'_> {
         let plan = source.plan();
         self.check_ranks(&config_digest, &plan, &conditions)?;
         if plan.steps == 0 {
-            return Err(Error::Data {
-                what: format!("split \"{}\" of {} has no rows to train on", config.data.train, config.data.shards),
-                help: "name another split under data.train, or shard with a larger share for it".to_owned(),
-            });
+            return Err(Error::no_rows(&config.data.train, &config.data.shards));
         }
 
         let mut files = None;

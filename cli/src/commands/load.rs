@@ -19,6 +19,8 @@ pub fn run(session: &Session, args: &LoadArgs) -> anyhow::Result<ExitCode> {
     }
     let storage = session.open(&args.shards)?;
     let shards = session.block_on(ShardSet::open(&storage))?;
+    // Else the first thing to be missed would be the split's statistics.
+    shards.layout().split(&args.plan.split)?;
     let (batch, left_out) = session.block_on(BatchSpec::every_column(&shards, &args.plan.split))?;
     for column in left_out {
         output::line_to_stderr(&format!("column \"{column}\" has no tensor form and is left out"));

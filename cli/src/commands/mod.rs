@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     args::{Cli, Command},
-    failure,
+    failure::{self, Failure},
     session::Session,
 };
 
@@ -44,8 +44,8 @@ pub fn parse() -> Result<Cli, ExitCode> {
         let asked_for = matches!(error.kind(), ClapError::DisplayHelp | ClapError::DisplayVersion);
         if !asked_for && std::env::args_os().any(|a| a == "--json") {
             let text = error.render().to_string();
-            let what = text.trim().trim_start_matches("error: ").to_owned();
-            return failure::report(&failure::Failure::usage(what, "see --help"), true);
+            let (what, help) = text.trim_end().split_once("\n\n").unwrap_or((text.trim_end(), "see gristmill --help"));
+            return failure::report(&Failure::usage(what.trim_start_matches("error: "), help.trim()), true);
         }
         match error.print() {
             Ok(()) if asked_for => ExitCode::SUCCESS,

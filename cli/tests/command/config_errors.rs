@@ -49,6 +49,8 @@ fn mistakes_in_a_configuration_are_named_with_the_nearest_key() {
 #[cfg(feature = "torch")]
 #[test]
 fn training_is_checked_against_the_shards() {
+    use crate::pipeline::{run, text};
+
     let dir = tempfile::tempdir().unwrap();
     let _ = numbers(dir.path());
     let config = |label: &str, numbers: &str, more: &str| {
@@ -75,6 +77,9 @@ fn training_is_checked_against_the_shards() {
         dir.path(),
         &[
             bad("train label.toml", 2, "usage", &["lable"], "label"),
+            // Several ranks meet the same mistake, and it is told once.
+            bad("train label.toml --nproc 2", 2, "usage", &["lable"], "label"),
+            bad("train shards.toml --nproc 2", 2, "not_found", &["nowhere"], "help: "),
             bad("train grade.toml", 2, "usage", &["grade", "5 values"], "--sql"),
             bad("train text.toml", 2, "usage", &["class"], "help: "),
             bad("train feature.toml", 2, "usage", &["features.numbers", "numbr"], "number"),
@@ -90,4 +95,11 @@ fn training_is_checked_against_the_shards() {
         ],
     );
     assert!(!dir.path().join("run/model").exists(), "nothing was trained");
+
+    // What only rank 0 can see is told once too, and passed on by the others without a word.
+    let _ = run(&["train", text(&dir.path().join("good.toml")), "--set", "train.epochs=1", "--quiet"]).success();
+    check(
+        dir.path(),
+        &[bad("train good.toml --set train.seed=7 --nproc 2", 1, "conflict", &["already holds"], "checkpoint.url")],
+    );
 }

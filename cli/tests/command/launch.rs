@@ -1,8 +1,15 @@
 //! Training by the ranks of one machine, started here or by something else.
 #![cfg(feature = "torch")]
 
-use std::{net::TcpListener, path::Path};
+use std::{
+    io::Read as _,
+    net::TcpListener,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
+use rustix::process::{Pid, Signal};
 use testkit::program::{finish, start};
 
 use crate::pipeline::{LIMIT, configuration, gristmill, run, text};
@@ -98,4 +105,33 @@ fn a_rank_that_is_killed_ends_the_others_with_an_error() {
     let other = ranks.pop().unwrap().wait(LIMIT);
     assert_eq!(other.status, Some(1), "{}", other.stderr);
     assert!(other.stderr.starts_with("error: "), "{}", other.stderr);
+}
+
+/// A moment at which programs still load their libraries is as good as any other.
+#[test]
+fn a_stop_is_a_stop_at_any_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = shards(dir.path());
+    for wait in [0, 20, 80, 200, 400, 800, 1500] {
+        let url = format!("train.checkpoint.url=stopped-{wait}");
+        let set = ["--set", &url, "--set", "train.epochs=100000", "--set", "launch.nproc=2"];
+        let mut c = gristmill(&["run", text(&config), "--quiet"]);
+        let mut child = c.args(set).stdout(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        // It listens before it starts the first program.
+        let children = format!("/proc/{0}/task/{0}/children", child.id());
+        while std::fs::read_to_string(&children).unwrap().is_empty() {
+            assert!(child.try_wait().unwrap().is_none() && began.elapsed() < LIMIT, "training is started");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(wait));
+        rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let status = child.wait().unwrap();
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        assert_eq!(status.code(), Some(75), "after {wait} ms: {status}: {said}");
+        assert_eq!(said.lines().filter(|l| l.starts_with("error: ")).count(), 1, "after {wait} ms: {said}");
+        assert!(said.contains("stop"), "after {wait} ms: {said}");
+    }
 }

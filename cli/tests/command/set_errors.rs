@@ -36,7 +36,10 @@ fn shard_settings_are_checked_against_the_data() {
 #[test]
 fn what_is_asked_of_a_set_is_checked_against_it() {
     let dir = tempfile::tempdir().unwrap();
-    let _ = numbers(dir.path());
+    let (clean, _) = numbers(dir.path());
+    let tiny = dir.path().join("tiny");
+    let split = "train=0.9999,test=0.0001";
+    let _ = run(&["shard", text(&clean), "--out", text(&tiny), "--nodes", "1", "--split", split, "--quiet"]).success();
     check(
         dir.path(),
         &[
@@ -45,6 +48,8 @@ fn what_is_asked_of_a_set_is_checked_against_it() {
             bad("plan numbers --world-size 2", 2, "usage", &["numbers"], "help: "),
             bad("load numbers", 2, "usage", &["numbers"], "help: "),
             bad("plan number-shards --world-size 3 --machines 2", 2, "usage", &["3", "2"], "multiple"),
+            bad("load tiny --split test", 2, "usage", &["split \"test\" has no rows"], "larger share"),
+            bad("plan number-shards --world-size 4294967295", 2, "usage", &["4294967295"], "1,048,576"),
             bad("load number-shards --memory 1KiB", 2, "usage", &["memory", "1024"], "help: "),
             bad("load number-shards --world-size 3 --local-world-size 2", 2, "usage", &["3", "2"], "machine"),
             bad("inspect number-shards --files --node 7", 2, "usage", &["7"], "0"),

@@ -3,6 +3,7 @@
 
 mod accounting;
 mod awkward_csv;
+mod changes;
 mod errors;
 mod parquet_input;
 mod queries;

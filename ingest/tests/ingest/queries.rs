@@ -72,12 +72,16 @@ async fn rows_are_traced_whatever_is_selected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_polars_refuses_is_told_and_nothing_is_left() {
     for (sql, kind, want) in [
-        ("SELECT delay, delay FROM input", ErrorKind::Usage, "delay"),
+        ("SELECT delay, delay FROM input", ErrorKind::Usage, "duplicate output column \"delay\""),
+        ("SELECT *, delay FROM input", ErrorKind::Usage, "duplicate output column \"delay\""),
+        ("SELECT delay FROM input WHERE delay", ErrorKind::Usage, "WHERE is not a condition"),
+        ("SELECT delay FROM input WHERE delay + 1", ErrorKind::Usage, "WHERE is not a condition"),
         ("SELECT delay AS _x FROM input", ErrorKind::Usage, "reserved"),
         ("SELECT date::TIME AS t FROM input", ErrorKind::Usage, "\"t\""),
         ("SELECT origin + 1 AS x FROM input", ErrorKind::Usage, "can't be run"),
         ("SELECT CAST(origin AS BIGINT) AS x FROM input", ErrorKind::Data, "TRY_CAST"),
-        ("SELECT NULL AS x FROM input", ErrorKind::Usage, "\"x\""),
+        ("SELECT NULL AS x FROM input", ErrorKind::Usage, "column \"x\" has no type"),
+        ("SELECT *, NULL AS x FROM input", ErrorKind::Usage, "write CAST(NULL AS …)"),
         ("SELECT delay FROM input WHERE delay > 1000", ErrorKind::Data, "no row is left"),
         ("SELECT late FROM input", ErrorKind::Usage, "no column \"late\""),
     ] {

@@ -75,8 +75,9 @@ pub struct Rendezvous {
 impl Rendezvous {
     /// Reads the environment of torchrun, else of SLURM's srun. `None`: no launcher, a process on its own.
     ///
-    /// torchrun's: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, all needed as
-    /// soon as one of the first four is set; `TORCHELASTIC_USE_AGENT_STORE`, `TORCHELASTIC_RESTART_COUNT` and
+    /// torchrun's: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`, all needed as soon as one of the
+    /// first three is set; `LOCAL_WORLD_SIZE`, without which all ranks count as on one machine (every rank comes to the
+    /// same conclusion, so it costs locality at most); `TORCHELASTIC_USE_AGENT_STORE`, `TORCHELASTIC_RESTART_COUNT` and
     /// `TORCHELASTIC_RUN_ID` where there.
     ///
     /// SLURM's: `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` and the number of tasks on this node
@@ -192,10 +193,13 @@ fn master(get: Get<'_>, because: &str) -> Result<(String, u16)> {
 
 fn torchrun(get: Get<'_>) -> Result<Rendezvous> {
     let because = "since the launcher set others of RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE";
-    let mut numbers = [0; 4];
-    for (number, name) in numbers.iter_mut().zip(TORCHRUN) {
-        *number = needed(get, name, because)?;
-    }
+    let [rank, size, local, local_size] = TORCHRUN;
+    let world_size = needed(get, size, because)?;
+    let local_world_size = match get(local_size) {
+        Some(value) => number(local_size, &value)?,
+        None => world_size,
+    };
+    let numbers = [needed(get, rank, because)?, world_size, needed(get, local, because)?, local_world_size];
     let world = world(TORCHRUN, numbers)?;
     let (master_addr, master_port) = master(get, "for the ranks to meet")?;
     let agent_store = match get("TORCHELASTIC_USE_AGENT_STORE").as_deref() {
@@ -317,10 +321,16 @@ mod tests {
 
     #[test]
     fn each_missing_variable_is_named() {
-        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
             let rest: Vec<_> = TORCHRUN_ENV.into_iter().filter(|(other, _)| *other != name).collect();
             assert_eq!(variable(&rest), name);
         }
+    }
+
+    #[test]
+    fn without_its_local_world_size_a_launcher_means_one_machine() {
+        let rest: Vec<_> = TORCHRUN_ENV.into_iter().filter(|(name, _)| *name != "LOCAL_WORLD_SIZE").collect();
+        assert_eq!(read(&rest).unwrap().unwrap().world, World::new(3, 4, 1, 4).unwrap());
     }
 
     #[test]

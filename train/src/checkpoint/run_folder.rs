@@ -78,6 +78,14 @@ pub struct RunFolder {
     keep: usize,
 }
 
+/// Whether this crate writes a file of that path.
+fn is_ours(path: &str) -> bool {
+    match path.split_once('/') {
+        Some((folder, _)) => folder == MODEL || folder == CHECKPOINTS,
+        None => [RUN, METRICS, REPORT, FINISHED].contains(&path),
+    }
+}
+
 impl RunFolder {
     /// The folder at `storage`, of which the newest `keep` checkpoints are kept.
     ///
@@ -125,7 +133,7 @@ impl RunFolder {
             if stored != bytes {
                 self.storage.put(RUN, bytes).await?;
             }
-            self.storage.remove_half_written("").await?;
+            self.storage.remove_half_written("", is_ours).await?;
             Ok(())
         })
     }
