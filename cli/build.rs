@@ -6,5 +6,5 @@ fn main() {
     if !libdir.is_empty() {
         println!("cargo::rustc-link-arg=-Wl,-rpath,{libdir}");
     }
-    println!("cargo::rustc-env=GRISTMILL_LIBTORCH_LIB={libdir}");
+    println!("cargo::rustc-env=BUILT_WITH_LIBTORCH_LIB={libdir}");
 }

@@ -172,9 +172,11 @@ mod tests {
 
     #[test]
     fn help_goes_last_and_causes_are_not_repeated() {
-        let e =
-            anyhow::Error::from(gristmill_shard::Error::usage("no column", "did you mean x")).context("no column here");
-        let (message, help, causes) = texts(&e);
-        assert_eq!((message.as_str(), help.as_deref(), causes.len()), ("no column here", Some("did you mean x"), 1));
+        let usage = || anyhow::Error::from(gristmill_shard::Error::usage("no column", "did you mean x"));
+        let (message, help, causes) = texts(&usage().context("in --stratify"));
+        assert_eq!((message.as_str(), help.as_deref()), ("in --stratify", Some("did you mean x")));
+        assert_eq!(causes, ["no column"]);
+        let (message, _, causes) = texts(&usage().context("there is no column here"));
+        assert_eq!((message.as_str(), causes.len()), ("there is no column here", 0));
     }
 }

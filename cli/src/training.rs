@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, Reported};
 
 /// Folder of the libtorch that this build was linked with.
-pub const LIBTORCH_LIB: &str = env!("GRISTMILL_LIBTORCH_LIB");
+pub const LIBTORCH_LIB: &str = env!("BUILT_WITH_LIBTORCH_LIB");
 const PROGRAM: &str = "gristmill-train";
 const LIBRARY: &str = "libtorch_cpu.so";
 /// How much libtorch's C++ parts write to standard error. They dump stack traces there for what the ranks report

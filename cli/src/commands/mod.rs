@@ -13,6 +13,7 @@ mod verify;
 use std::{io::IsTerminal as _, process::ExitCode};
 
 use clap::{Parser as _, error::ErrorKind as ClapError};
+use gristmill_shard::ErrorKind;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -47,10 +48,9 @@ pub fn parse() -> Result<Cli, ExitCode> {
             let (what, help) = text.trim_end().split_once("\n\n").unwrap_or((text.trim_end(), "see gristmill --help"));
             return failure::report(&Failure::usage(what.trim_start_matches("error: "), help.trim()), true);
         }
-        match error.print() {
-            Ok(()) if asked_for => ExitCode::SUCCESS,
-            _ => ExitCode::from(2),
-        }
+        // A reader that has gone is no failure; when stderr has gone there is nobody to tell.
+        let _ = error.print();
+        if asked_for { ExitCode::SUCCESS } else { ExitCode::from(ErrorKind::Usage.exit_code()) }
     })
 }
 

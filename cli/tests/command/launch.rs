@@ -97,7 +97,7 @@ fn a_rank_that_is_killed_ends_the_others_with_an_error() {
     let begun = || std::fs::read_dir(&checkpoints).is_ok_and(|mut entries| entries.next().is_some());
     while !begun() {
         assert!(!ranks[0].has_ended() && ranks[0].elapsed() < LIMIT, "training begins");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let mut last = ranks.pop().unwrap();
     last.kill();
