@@ -294,11 +294,11 @@ mod tests {
             let text: Vec<String> = parts.iter().enumerate().map(|(i, p)| format!("s{i}={p}/{sum}")).collect();
             let shares = Shares::parse(&text.join(",")).unwrap();
             let counts = round_strata(&rows, &shares, seed).unwrap();
-            for (c, n) in rows.iter().enumerate() {
-                prop_assert_eq!(counts[c].iter().sum::<u64>(), *n);
-                for s in 0..shares.len() {
+            for (of_stratum, n) in counts.iter().zip(&rows) {
+                prop_assert_eq!(of_stratum.iter().sum::<u64>(), *n);
+                for (s, count) in of_stratum.iter().enumerate() {
                     let (low, high) = shares.bounds(s, *n);
-                    prop_assert!((low..=high).contains(&counts[c][s]));
+                    prop_assert!((low..=high).contains(count));
                 }
             }
             let n: u64 = rows.iter().sum();
