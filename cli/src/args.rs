@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 /// Raw tables in, a trained model out, every row accounted for on the way.
 #[derive(Debug, Parser)]
@@ -120,11 +121,12 @@ pub struct IngestArgs {
 /// Arguments of `shard`.
 #[derive(Debug, Args)]
 pub struct ShardArgs {
-    /// The data set: one that ingest made, or a folder of Parquet files.
+    /// The data set: one that ingest made, or a folder of Parquet files; or a shard set, to lay it out for other
+    /// machines.
     pub dataset: String,
     /// Where the shards go.
     #[arg(long, value_name = "URL")]
-    pub out: String,
+    pub out: Option<String>,
     /// Machines.
     #[arg(long, value_name = "N")]
     pub nodes: u32,
@@ -134,6 +136,54 @@ pub struct ShardArgs {
     /// Columns whose combination is balanced over machines, lanes and files.
     #[arg(long, value_name = "COL,…", value_delimiter = ',')]
     pub stratify: Vec<String>,
+    /// Stratify a column of numbers by quantile bins.
+    #[arg(long, value_name = "COL=BINS,…", value_delimiter = ',')]
+    pub bins: Vec<String>,
+    /// Label columns of multi-label rows: columns of 0 and 1, or text with --label-separator.
+    #[arg(long, value_name = "COL,…", value_delimiter = ',')]
+    pub labels: Vec<String>,
+    /// What stands between the labels of one text column.
+    #[arg(long, value_name = "TEXT")]
+    pub label_separator: Option<String>,
+    /// What becomes of strata with fewer rows than --rare-below.
+    #[arg(long, value_enum, default_value_t = RareArg::Spread)]
+    pub rare: RareArg,
+    /// Rows below which a stratum is rare [default: one a machine].
+    #[arg(long, value_name = "ROWS")]
+    pub rare_below: Option<u64>,
+    /// Copy rows until every stratum has this many on every machine; copies are declared (column _copy).
+    #[arg(long, value_name = "ROWS", default_value_t = 0)]
+    pub at_least: u64,
+    /// Bring a stratify column's values to proportions, by copies and rows left out.
+    #[arg(long, value_name = "COL=balanced|sqrt|0.5,0.5")]
+    pub resample: Option<String>,
+    /// Rows in all after --resample: as many as before, only copies, or only rows left out.
+    #[arg(long, value_enum, default_value_t = TotalArg::Same)]
+    pub resample_total: TotalArg,
+    /// Splits that --resample and --at-least apply to [default: the first].
+    #[arg(long, value_name = "SPLIT,…", value_delimiter = ',')]
+    pub resample_splits: Vec<String>,
+    /// Column whose hash decides the split, so that a row stays in its split when the data set grows.
+    #[arg(long, value_name = "COL")]
+    pub stable_split: Option<String>,
+    /// Column whose equal values never straddle a split.
+    #[arg(long, value_name = "COL")]
+    pub group: Option<String>,
+    /// What a group may not straddle: a split, or a machine either.
+    #[arg(long, value_enum, default_value_t = ScopeArg::Split)]
+    pub group_scope: ScopeArg,
+    /// Fail when groups force a part this much above its share (0.05 is 5 %).
+    #[arg(long, value_name = "SHARE")]
+    pub max_imbalance: Option<f64>,
+    /// Column of weights (tokens, bytes, pixels) whose sums are balanced over machines.
+    #[arg(long, value_name = "COL")]
+    pub balance: Option<String>,
+    /// Column of difficulty, kept as a sidecar with an order by it.
+    #[arg(long, value_name = "COL")]
+    pub difficulty: Option<String>,
+    /// More columns of numbers to keep as sidecars.
+    #[arg(long = "sidecar", value_name = "COL,…", value_delimiter = ',')]
+    pub sidecars: Vec<String>,
     /// Splits and their shares, exact: decimals or fractions that sum to 1 [default: train=1].
     #[arg(long, value_name = "NAME=SHARE,…")]
     pub split: Option<String>,
@@ -146,6 +196,50 @@ pub struct ShardArgs {
     /// Memory to stay within.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     pub memory: ByteSize,
+    /// Do the I-th of T parts of the work first, as one of several processes that share --out; "auto" takes both from
+    /// SLURM, "auto/T" the index from SLURM or Kubernetes.
+    #[arg(long, value_name = "I/T")]
+    pub task: Option<String>,
+    /// Shard what is new in the data set and add it to the shards at --out as a new version.
+    #[arg(long)]
+    pub append: bool,
+}
+
+/// `--rare`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum RareArg {
+    /// At most one row a machine, rotated over machines.
+    #[default]
+    Spread,
+    /// One stratum of all rare ones.
+    Merge,
+    /// Fail and list them.
+    Error,
+}
+
+/// `--resample-total`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum TotalArg {
+    /// As many rows as before.
+    #[default]
+    Same,
+    /// The fewest so that no value loses rows.
+    Over,
+    /// The most so that no row is copied.
+    Under,
+}
+
+/// `--group-scope`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScopeArg {
+    /// A split.
+    #[default]
+    Split,
+    /// A split and a machine.
+    Node,
 }
 
 /// Arguments of `inspect`.

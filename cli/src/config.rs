@@ -18,11 +18,21 @@ use figment::{
 };
 use gristmill_ingest::{CsvOptions, IngestOptions, MaxRejects, OnError, read_schema_file};
 use gristmill_shard::{
-    ErrorKind, StorageOptions, assign::rounding::Shares, job::ShardOptions, nearest_name, schema::Role,
+    ErrorKind, StorageOptions,
+    assign::{
+        resample::{Resample, Total},
+        rounding::Shares,
+    },
+    job::{GroupScope, RarePolicy, ShardOptions},
+    nearest_name,
+    schema::Role,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::failure::Failure;
+use crate::{
+    args::{RareArg, ScopeArg, TotalArg},
+    failure::Failure,
+};
 
 /// Environment variables with this prefix and a `__` set keys.
 const PREFIX: &str = "GRISTMILL_";
@@ -99,6 +109,54 @@ pub struct ShardSection {
     /// Stratify columns.
     #[serde(default)]
     pub stratify: Vec<String>,
+    /// Bins of stratify columns that enter by quantiles.
+    #[serde(default)]
+    pub bins: BTreeMap<String, u32>,
+    /// Label columns.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// What stands between the labels of a text column.
+    #[serde(default)]
+    pub label_separator: Option<String>,
+    /// What becomes of rare strata.
+    #[serde(default)]
+    pub rare: RareArg,
+    /// Rows below which a stratum is rare.
+    #[serde(default)]
+    pub rare_below: Option<u64>,
+    /// Rows of every stratum on every machine, by copying.
+    #[serde(default)]
+    pub at_least: u64,
+    /// `COLUMN=balanced`, `COLUMN=sqrt` or `COLUMN=0.5,0.5`.
+    #[serde(default)]
+    pub resample: Option<String>,
+    /// Rows in all after resampling.
+    #[serde(default)]
+    pub resample_total: TotalArg,
+    /// Splits that are resampled.
+    #[serde(default)]
+    pub resample_splits: Vec<String>,
+    /// Column whose hash decides the split.
+    #[serde(default)]
+    pub stable_split: Option<String>,
+    /// Column of groups.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// What groups may not straddle.
+    #[serde(default)]
+    pub group_scope: ScopeArg,
+    /// How far groups may force a part above its share.
+    #[serde(default)]
+    pub max_imbalance: Option<f64>,
+    /// Column of weights.
+    #[serde(default)]
+    pub balance: Option<String>,
+    /// Column of difficulty.
+    #[serde(default)]
+    pub difficulty: Option<String>,
+    /// More sidecars.
+    #[serde(default)]
+    pub sidecars: Vec<String>,
     /// Splits and shares.
     #[serde(default)]
     pub split: Option<String>,
@@ -230,6 +288,14 @@ impl IngestSection {
 }
 
 impl ShardSection {
+    fn total(&self) -> Total {
+        match self.resample_total {
+            TotalArg::Same => Total::Same,
+            TotalArg::Over => Total::Over,
+            TotalArg::Under => Total::Under,
+        }
+    }
+
     /// Options of the job.
     ///
     /// # Errors
@@ -239,6 +305,30 @@ impl ShardSection {
             nodes: self.nodes,
             lanes: self.lanes,
             stratify: self.stratify.clone(),
+            bins: self.bins.clone(),
+            labels: self.labels.clone(),
+            label_separator: self.label_separator.clone(),
+            rare: match self.rare {
+                RareArg::Spread => RarePolicy::Spread,
+                RareArg::Merge => RarePolicy::Merge,
+                RareArg::Error => RarePolicy::Error,
+            },
+            rare_below: self.rare_below,
+            at_least: self.at_least,
+            resample: self.resample.as_deref().map(|text| Resample::parse(text, self.total())).transpose()?,
+            resample_splits: self.resample_splits.clone(),
+            split_by: self.stable_split.clone(),
+            group: self.group.clone(),
+            group_scope: match self.group_scope {
+                ScopeArg::Split => GroupScope::Split,
+                ScopeArg::Node => GroupScope::Node,
+            },
+            max_imbalance: self.max_imbalance,
+            balance: self.balance.clone(),
+            difficulty: self.difficulty.clone(),
+            sidecars: self.sidecars.clone(),
+            task: None,
+            append: false,
             splits: self.split.as_deref().map(Shares::parse).transpose()?.unwrap_or_default(),
             seed: self.seed,
             shard_bytes: self.shard_bytes.as_u64(),

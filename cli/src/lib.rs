@@ -11,6 +11,7 @@ pub mod output;
 mod progress;
 pub mod session;
 pub mod tables;
+pub mod tasks;
 mod training;
 
 pub use commands::{main, parse, start_logging};

@@ -55,9 +55,9 @@ pub async fn ingest(options: &IngestOptions, out: &Storage, control: &Control) -
     let sources = Arc::new(Box::pin(scan_sources(&found.files, options, control)).await?);
     let input = input_ref(&sources);
     let semantic = semantic_options(options);
-    let job = job_digest(ManifestKind::Dataset, &semantic, &input)?;
+    let job = job_digest(ManifestKind::Dataset, &semantic, &input, None)?;
     let work = Work::new(out, &job);
-    if let Existing::Current(manifest) = existing(out, ManifestKind::Dataset, &job).await? {
+    if let Existing::Current(manifest) = existing(out, ManifestKind::Dataset, &job, false).await? {
         let mut report = IngestReport::read(out, &manifest).await?;
         report.skipped = found.skipped;
         // A run killed between publishing and cleaning up left these.
@@ -352,6 +352,7 @@ impl Job {
             ingest: Some(done.counts),
             layout: None,
             balance: None,
+            parent: None,
         };
         // The last moment at which a source that changed can be told.
         if let Err(e) = self.check_sources().await {

@@ -73,6 +73,7 @@ impl StoredFile {
             rows: self.rows,
             bytes: self.bytes,
             blake3: self.blake3.clone(),
+            version: 1,
             row_groups: self
                 .row_groups
                 .iter()

@@ -67,6 +67,15 @@ impl Key {
         u64::from_le_bytes(bytes)
     }
 
+    /// The generator of this key for item `block` of a sequence: ChaCha's stream number is `block`, so that every block
+    /// has draws of its own without a hash of its own. Block 0 is [`Key::rng`].
+    #[must_use]
+    pub fn rng_at_block(&self, block: u64) -> KeyedRng {
+        let mut rng = ChaCha8Rng::from_seed(self.0);
+        rng.set_stream(block);
+        KeyedRng(rng)
+    }
+
     /// The generator of this key, at counter 0.
     #[must_use]
     pub fn rng(&self) -> KeyedRng {
@@ -117,6 +126,19 @@ impl KeyedRng {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_have_streams_of_their_own() {
+        let key = Key::derive(Domain::Assign, 0, &[5, 0, 9]);
+        assert_eq!(key.rng_at_block(0).next_u64(), key.rng().next_u64());
+        let mut draws: Vec<u64> = (0..1000).chain([u64::MAX]).map(|block| key.rng_at_block(block).next_u64()).collect();
+        assert_eq!([draws[1], draws[999], draws[1000]], GOLDEN_BLOCKS);
+        draws.sort_unstable();
+        draws.dedup();
+        assert_eq!(draws.len(), 1001);
+    }
+
+    const GOLDEN_BLOCKS: [u64; 3] = [15_846_360_629_568_140_318, 11_053_342_507_918_245_857, 9_794_388_280_004_842_354];
 
     #[test]
     fn golden_vectors_never_change() {

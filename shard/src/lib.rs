@@ -4,6 +4,8 @@
 
 pub mod assign;
 pub mod balance;
+pub mod cells;
+pub mod coded;
 pub mod control;
 pub mod error;
 pub mod input;
@@ -13,6 +15,7 @@ pub mod manifest;
 pub mod parquet_reader;
 pub mod parquet_writer;
 pub mod permutation;
+pub mod report;
 pub mod runs;
 pub mod schema;
 pub mod shard_set;
@@ -21,6 +24,7 @@ pub mod storage;
 pub mod strata;
 pub mod tables;
 pub mod verify;
+pub mod weights;
 pub mod work;
 
 pub use control::{Control, Progress, StopFlag};

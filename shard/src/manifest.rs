@@ -12,11 +12,12 @@ use crate::{
     error::{Error, ErrorKind, Result},
     schema::DatasetSchema,
     storage::Storage,
+    strata::KeyColumn,
     tables,
 };
 
 /// Format version written, and the newest one read.
-pub const FORMAT_VERSION: u64 = 1;
+pub const FORMAT_VERSION: u64 = 2;
 /// What a manifest's text ends with, and what introduces its digest.
 const END: &str = "\n}\n";
 const DIGEST: &str = ",\n  \"blake3\": \"";
@@ -66,6 +67,19 @@ pub struct Manifest {
     /// Achieved balance; absent for a data set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<Balance>,
+    /// The version that this one adds to, or lays out anew; absent for the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<ParentRef>,
+}
+
+/// A version that another was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParentRef {
+    /// Its number.
+    pub version: u64,
+    /// BLAKE3 of its text.
+    pub digest: String,
 }
 
 /// What an output was made from.
@@ -112,14 +126,50 @@ pub struct IngestCounts {
 pub struct Layout {
     /// Machines, N.
     pub nodes: u32,
-    /// Lanes, L, a multiple of N.
+    /// Lanes, L: a multiple of N as `shard` makes them, any number when laid out anew for other machines.
     pub lanes: u32,
-    /// Factors of the dealing, N's first: machine counts that are prefix products keep the full bound.
-    pub factors: Vec<u32>,
-    /// Columns whose combination is the stratum.
-    pub stratify: Vec<String>,
+    /// What strata are.
+    pub strata: StrataRule,
+    /// What decides the split of a row.
+    pub split_rule: SplitRule,
+    /// Column whose sums are balanced over nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<String>,
+    /// Whether rows may be copied (column `_copy`) or left out.
+    pub resampled: bool,
     /// Splits in order.
     pub splits: Vec<SplitInfo>,
+}
+
+/// What strata are.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StrataRule {
+    /// Columns whose combination is the stratum, and how each enters; empty for one stratum of all rows.
+    pub columns: Vec<KeyColumn>,
+    /// Rare combinations that were merged into one stratum.
+    pub merged: u64,
+}
+
+/// What decides the split of a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum SplitRule {
+    /// Shares of each stratum, exactly.
+    #[default]
+    Shares,
+    /// The keyed hash of a column, so that a row stays in its split; shares hold in expectation.
+    Stable {
+        /// The column.
+        column: String,
+    },
+    /// Groups of equal values, kept whole.
+    Groups {
+        /// The column.
+        column: String,
+        /// Whether a group is on one node as well.
+        on_one_node: bool,
+    },
 }
 
 /// One split.
@@ -134,7 +184,7 @@ pub struct SplitInfo {
     pub rows: u64,
     /// Node of lane 0: lane v belongs to node `(v + first_node) mod N`.
     pub first_node: u32,
-    /// Files of each lane.
+    /// Files that this version adds to each lane.
     pub files_per_lane: u32,
 }
 
@@ -242,12 +292,28 @@ impl Manifest {
             })
             .max();
         let Some(version) = newest else { return Ok(None) };
+        Self::read(storage, version).await.map(Some)
+    }
+
+    /// Version `version` of `storage`.
+    ///
+    /// # Errors
+    /// Storage errors, and those of [`Manifest::from_bytes`].
+    pub async fn read(storage: &Storage, version: u64) -> Result<Self> {
         let path = Self::path(version);
         let manifest = Self::from_bytes(&storage.get(&path).await?, &storage.url(&path))?;
         if manifest.version != version {
             return Err(Error::corrupt(storage.url(&path), format!("it says it is version {}", manifest.version)));
         }
-        Ok(Some(manifest))
+        Ok(manifest)
+    }
+
+    /// This manifest, as another names it.
+    ///
+    /// # Errors
+    /// As [`Manifest::to_bytes`].
+    pub fn reference(&self) -> Result<ParentRef> {
+        Ok(ParentRef { version: self.version, digest: self.digest()? })
     }
 
     /// The newest manifest, which must be of `kind`.
@@ -295,13 +361,19 @@ impl Manifest {
 ///
 /// # Errors
 /// [`Error::Json`] when an option can't be written.
-pub fn job_digest(kind: ManifestKind, options: &serde_json::Value, input: &InputRef) -> Result<String> {
+pub fn job_digest(
+    kind: ManifestKind,
+    options: &serde_json::Value,
+    input: &InputRef,
+    parent: Option<&ParentRef>,
+) -> Result<String> {
     // serde_json's maps are sorted by key (the `preserve_order` feature is off), so this text is canonical.
     let text = serde_json::to_string(&serde_json::json!({
         "format_version": FORMAT_VERSION,
         "kind": kind,
         "options": options,
         "input": input,
+        "parent": parent,
     }))
     .map_err(|source| Error::Json { url: "job".into(), source })?;
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
@@ -316,11 +388,11 @@ pub enum Existing {
     Current(Box<Manifest>),
 }
 
-/// Whether `storage` already holds the output of `job`.
+/// Whether `storage` already holds the output of `job`; with `append` another's is what it adds to.
 ///
 /// # Errors
 /// [`Error::Conflict`] when it holds another job's output, or files that no manifest explains.
-pub async fn existing(storage: &Storage, kind: ManifestKind, job: &str) -> Result<Existing> {
+pub async fn existing(storage: &Storage, kind: ManifestKind, job: &str, append: bool) -> Result<Existing> {
     let Some(manifest) = Manifest::latest(storage).await? else { return Ok(Existing::Nothing) };
     if manifest.job == job && manifest.kind == kind {
         return match missing(storage, &manifest).await? {
@@ -335,13 +407,21 @@ pub async fn existing(storage: &Storage, kind: ManifestKind, job: &str) -> Resul
             }
         };
     }
+    if append && manifest.kind == kind {
+        return Ok(Existing::Nothing);
+    }
     Err(Error::Conflict {
         url: storage.url(""),
         what: match manifest.kind {
             ManifestKind::Dataset => "a data set made from other input or options".into(),
             ManifestKind::Shards => "shards made from other input or options".into(),
         },
-        help: "give another --out, or remove that folder first".into(),
+        help: match kind {
+            ManifestKind::Dataset => "give another --out, or remove that folder first".into(),
+            ManifestKind::Shards => {
+                "give another --out, remove that folder first, or, where files were added to the input, --append".into()
+            }
+        },
     })
 }
 
@@ -380,6 +460,7 @@ pub(crate) mod tests {
             ingest: None,
             layout: None,
             balance: None,
+            parent: None,
         }
     }
 

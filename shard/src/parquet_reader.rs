@@ -6,8 +6,9 @@
 use std::{ops::Range, sync::Arc};
 
 use arrow::{
+    array::ArrayRef,
     compute::cast,
-    datatypes::SchemaRef,
+    datatypes::{DataType, Field, Schema, SchemaRef},
     record_batch::{RecordBatch, RecordBatchReader},
 };
 use bytes::{Buf, Bytes};
@@ -16,6 +17,7 @@ use parquet::{
         ProjectionMask,
         arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder},
     },
+    basic::Encoding,
     errors::ParquetError,
     file::{
         metadata::{ParquetMetaData, ParquetMetaDataReader},
@@ -24,6 +26,7 @@ use parquet::{
 };
 
 use crate::{
+    coded::{CodedBatch, CodedColumn},
     error::{Error, Result},
     parquet_writer::byte_range,
     schema::ColumnType,
@@ -40,6 +43,8 @@ pub struct ParquetFile {
     path: String,
     bytes: u64,
     metadata: ArrowReaderMetadata,
+    /// The same, with text that is kept by dictionary read as such.
+    coded: Option<ArrowReaderMetadata>,
     footer_blake3: String,
 }
 
@@ -99,7 +104,48 @@ impl ParquetFile {
         };
         let metadata =
             ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new()).map_err(not_parquet)?;
-        Ok(Self { url, path: path.to_owned(), bytes, metadata, footer_blake3 })
+        Ok(Self { url, path: path.to_owned(), bytes, metadata, coded: None, footer_blake3 })
+    }
+
+    /// Whether every value of text column `name` is kept by dictionary, in every row group.
+    #[must_use]
+    pub fn is_coded(&self, name: &str) -> bool {
+        let text = |t: &DataType| matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+        let Ok(root) = self.schema().index_of(name) else { return false };
+        if !text(self.schema().field(root).data_type()) {
+            return false;
+        }
+        let Some(leaf) = self.metadata.parquet_schema().columns().iter().position(|c| c.path().string() == name) else {
+            return false;
+        };
+        self.metadata().row_groups().iter().all(|group| {
+            let column = group.column(leaf);
+            let pages = column.page_encoding_stats_mask();
+            column.dictionary_page_offset().is_some()
+                && pages.is_some_and(|p| p.is_only(Encoding::RLE_DICTIONARY) || p.is_only(Encoding::PLAIN_DICTIONARY))
+        })
+    }
+
+    /// The file, with the text columns `names` read as codes by [`ParquetFile::decode_coded`].
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when the columns are not text.
+    pub fn with_codes(&self, names: &[String]) -> Result<Self> {
+        let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::LargeUtf8));
+        let fields: Vec<Field> = (self.schema().fields().iter())
+            .map(|f| {
+                if names.contains(f.name()) {
+                    f.as_ref().clone().with_data_type(dictionary.clone())
+                } else {
+                    f.as_ref().clone()
+                }
+            })
+            .collect();
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(Schema::new(fields)));
+        let metadata = Arc::clone(self.metadata.metadata());
+        let coded = ArrowReaderMetadata::try_new(metadata, options)
+            .map_err(|e| Error::corrupt(&self.url, format!("its dictionaries can't be read ({e})")))?;
+        Ok(Self { coded: Some(coded), ..self.clone() })
     }
 
     /// The file's path in its storage.
@@ -203,16 +249,53 @@ impl ParquetFile {
     /// [`Error::Corrupt`] when the bytes are not what the footer says, [`Error::Usage`] for an unknown column.
     pub fn decode(&self, index: usize, bytes: &RowGroupBytes, projection: Projection<'_>) -> Result<RecordBatch> {
         // The decoder panics on some malformed pages; what is stored must never do that to a caller.
-        let decode = || self.decode_checked(index, bytes, projection);
+        self.no_panic(index, || {
+            to_waist_types(&self.decode_checked(&self.metadata, index, bytes, projection)?, &self.url)
+        })
+    }
+
+    /// As [`ParquetFile::decode`], with the columns given to [`ParquetFile::with_codes`] as codes.
+    ///
+    /// # Errors
+    /// As [`ParquetFile::decode`].
+    pub fn decode_coded(&self, index: usize, bytes: &RowGroupBytes, projection: Projection<'_>) -> Result<CodedBatch> {
+        let Some(coded) = &self.coded else {
+            return Ok(CodedBatch::from_plain(&self.decode(index, bytes, projection)?));
+        };
+        self.no_panic(index, || {
+            let batch = self.decode_checked(coded, index, bytes, projection)?;
+            let (mut fields, mut columns) = (Vec::new(), Vec::new());
+            for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+                let (waist, column) = match CodedColumn::from_array(column)? {
+                    text @ CodedColumn::Text { .. } => (DataType::LargeUtf8, text),
+                    CodedColumn::Plain(column) => {
+                        let column = waist_column(field, &column, &self.url)?;
+                        (column.data_type().clone(), CodedColumn::Plain(column))
+                    }
+                };
+                fields.push(Field::new(field.name(), waist, field.is_nullable()));
+                columns.push(column);
+            }
+            CodedBatch::new(Arc::new(Schema::new(fields)), columns, batch.num_rows())
+        })
+    }
+
+    fn no_panic<T>(&self, index: usize, decode: impl FnOnce() -> Result<T>) -> Result<T> {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode))
             .unwrap_or_else(|_| Err(Error::corrupt(&self.url, format!("row group {index} is malformed"))))
     }
 
-    fn decode_checked(&self, index: usize, bytes: &RowGroupBytes, projection: Projection<'_>) -> Result<RecordBatch> {
+    fn decode_checked(
+        &self,
+        metadata: &ArrowReaderMetadata,
+        index: usize,
+        bytes: &RowGroupBytes,
+        projection: Projection<'_>,
+    ) -> Result<RecordBatch> {
         let corrupt =
             |e: &dyn std::fmt::Display| Error::corrupt(&self.url, format!("row group {index} does not decode ({e})"));
         let rows = self.row_group_rows().get(index).copied().unwrap_or(0);
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), self.metadata.clone())
+        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), metadata.clone())
             .with_projection(self.mask(projection)?)
             .with_row_groups(vec![index])
             .with_batch_size(usize::try_from(rows).unwrap_or(usize::MAX).max(1))
@@ -233,14 +316,13 @@ impl ParquetFile {
                 format!("row group {index} has {} rows, its footer says {rows}", batch.num_rows()),
             ));
         }
-        let batch = match projection {
-            None => batch,
+        match projection {
+            None => Ok(batch),
             Some(names) => {
                 let order: Result<Vec<usize>, _> = names.iter().map(|n| batch.schema().index_of(n)).collect();
-                batch.project(&order.map_err(|e| corrupt(&e))?).map_err(|e| corrupt(&e))?
+                batch.project(&order.map_err(|e| corrupt(&e))?).map_err(|e| corrupt(&e))
             }
-        };
-        to_waist_types(&batch, &self.url)
+        }
     }
 }
 
@@ -252,6 +334,20 @@ fn reader_footer_bytes(tail: &[u8]) -> u64 {
     u64::from(u32::from_le_bytes(length)) + 8
 }
 
+fn waist_column(field: &Field, column: &ArrayRef, url: &str) -> Result<ArrayRef> {
+    let waist = ColumnType::from_arrow(field.data_type()).map_err(|t| {
+        Error::usage(
+            format!("{url}: column \"{}\" has type {t}, which shards can't hold", field.name()),
+            "flatten or drop it",
+        )
+    })?;
+    if field.data_type() == waist.to_arrow() {
+        return Ok(Arc::clone(column));
+    }
+    cast(column, waist.to_arrow())
+        .map_err(|source| Error::Arrow { action: format!("convert column \"{}\" of {url}", field.name()), source })
+}
+
 /// Casts text to `large_utf8` and bytes to `large_binary`; other types stay.
 ///
 /// # Errors
@@ -260,21 +356,11 @@ pub fn to_waist_types(batch: &RecordBatch, url: &str) -> Result<RecordBatch> {
     let mut columns = Vec::with_capacity(batch.num_columns());
     let mut fields = Vec::with_capacity(batch.num_columns());
     for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
-        let waist = ColumnType::from_arrow(field.data_type()).map_err(|t| {
-            Error::usage(
-                format!("{url}: column \"{}\" has type {t}, which shards can't hold", field.name()),
-                "flatten or drop it",
-            )
-        })?;
-        let fail = |source| Error::Arrow { action: format!("convert column \"{}\" of {url}", field.name()), source };
-        columns.push(if field.data_type() == waist.to_arrow() {
-            Arc::clone(column)
-        } else {
-            cast(column, waist.to_arrow()).map_err(fail)?
-        });
-        fields.push(arrow::datatypes::Field::new(field.name(), waist.to_arrow().clone(), field.is_nullable()));
+        let column = waist_column(field, column, url)?;
+        fields.push(Field::new(field.name(), column.data_type().clone(), field.is_nullable()));
+        columns.push(column);
     }
-    let schema = Arc::new(arrow::datatypes::Schema::new(fields));
+    let schema = Arc::new(Schema::new(fields));
     let options = arrow::record_batch::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(schema, columns, &options)
         .map_err(|source| Error::Arrow { action: format!("convert the columns of {url}"), source })

@@ -9,12 +9,17 @@ use arrow::{array::Array, datatypes::SchemaRef, record_batch::RecordBatch};
 use bytes::Bytes;
 use parquet::{
     arrow::ArrowWriter,
-    basic::{Compression, ZstdLevel},
+    basic::{Compression, Encoding, ZstdLevel},
     errors::ParquetError,
     file::properties::WriterProperties,
 };
 
-use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Error, Result},
+    schema::ROW_ID,
+};
 
 /// Rows that a row group may have: the plan permutes row groups whole.
 pub const ROW_GROUP_ROWS: usize = 65_536;
@@ -35,7 +40,7 @@ pub struct EncodedFile {
 }
 
 /// A row group of an [`EncodedFile`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncodedRowGroup {
     /// Rows.
     pub rows: u64,
@@ -65,14 +70,41 @@ impl EncodedFile {
 /// [`Error::Parquet`] when the writer refuses, [`Error::Arrow`] when the batches don't fit the schema; `name` is the
 /// file's name in messages.
 pub fn encode_file(name: &str, schema: &SchemaRef, batches: &[RecordBatch]) -> Result<EncodedFile> {
-    let fail = |source: ParquetError| Error::Parquet { action: "write", url: name.to_owned(), source };
-    let whole = arrow::compute::concat_batches(schema, batches)
-        .map_err(|source| Error::Arrow { action: format!("put together the rows of {name}"), source })?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by("gristmill".into())
         .set_max_row_group_row_count(None)
+        // Ids in random order: a dictionary would only be built to be thrown away, and differences pack to the bits
+        // that their range needs.
+        .set_column_dictionary_enabled(ROW_ID.into(), false)
+        .set_column_encoding(ROW_ID.into(), Encoding::DELTA_BINARY_PACKED)
         .build();
+    encode(name, schema, batches, properties)
+}
+
+/// Encodes one column of numbers uncompressed and at fixed width, so that a range of positions is a range of bytes.
+///
+/// # Errors
+/// As [`encode_file`].
+pub fn encode_fixed(name: &str, schema: &SchemaRef, batch: &RecordBatch) -> Result<EncodedFile> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::UNCOMPRESSED)
+        .set_dictionary_enabled(false)
+        .set_created_by("gristmill".into())
+        .set_max_row_group_row_count(None)
+        .build();
+    encode(name, schema, std::slice::from_ref(batch), properties)
+}
+
+fn encode(
+    name: &str,
+    schema: &SchemaRef,
+    batches: &[RecordBatch],
+    properties: WriterProperties,
+) -> Result<EncodedFile> {
+    let fail = |source: ParquetError| Error::Parquet { action: "write", url: name.to_owned(), source };
+    let whole = arrow::compute::concat_batches(schema, batches)
+        .map_err(|source| Error::Arrow { action: format!("put together the rows of {name}"), source })?;
     let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(schema), Some(properties)).map_err(fail)?;
     let group_rows = rows_per_group(&whole);
     let mut decoded = Vec::new();

@@ -5,7 +5,7 @@
 //! cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): memory does not grow with `m` and
 //! an evaluation costs fewer than `1 + 2/√m` passes. Few rounds on small domains are badly biased, hence the table.
 
-use crate::keys::Key;
+use crate::keys::{Key, KeyedRng};
 
 /// Largest domain that gets an exact table (256 KiB of u32).
 pub const TABLE_MAX: u64 = 65_536;
@@ -18,7 +18,42 @@ pub struct Permutation(Kind);
 #[derive(Debug, Clone)]
 enum Kind {
     Table(Box<[u32]>),
-    Feistel { m: u64, a: u64, b: u64, round_keys: [u64; ROUNDS] },
+    Feistel(Feistel),
+}
+
+/// A Feistel permutation of `[0, m)`, whatever m: evaluated without a table.
+#[derive(Debug, Clone)]
+pub struct Feistel {
+    m: u64,
+    a: u64,
+    b: u64,
+    round_keys: [u64; ROUNDS],
+}
+
+impl Feistel {
+    /// The permutation of `[0, m)` whose round keys `rng` draws.
+    #[must_use]
+    pub fn new(rng: &mut KeyedRng, m: u64) -> Self {
+        let root = m.isqrt();
+        let a = if root * root == m { root } else { root + 1 };
+        let b = m.div_ceil(a.max(1));
+        Self { m, a, b, round_keys: std::array::from_fn(|_| rng.next_u64()) }
+    }
+
+    /// Where `index` goes. An index outside the domain is returned as it is.
+    #[must_use]
+    pub fn apply(&self, index: u64) -> u64 {
+        if index >= self.m {
+            return index;
+        }
+        let mut x = index;
+        loop {
+            x = rounds(x, self.a, self.b, &self.round_keys);
+            if x < self.m {
+                return x;
+            }
+        }
+    }
 }
 
 impl Permutation {
@@ -31,10 +66,7 @@ impl Permutation {
             rng.shuffle(&mut table);
             return Self(Kind::Table(table));
         }
-        let root = m.isqrt();
-        let a = if root * root == m { root } else { root + 1 };
-        let b = m.div_ceil(a);
-        Self(Kind::Feistel { m, a, b, round_keys: std::array::from_fn(|_| rng.next_u64()) })
+        Self(Kind::Feistel(Feistel::new(&mut rng, m)))
     }
 
     /// Number of elements.
@@ -42,7 +74,7 @@ impl Permutation {
     pub fn len(&self) -> u64 {
         match &self.0 {
             Kind::Table(table) => table.len() as u64,
-            Kind::Feistel { m, .. } => *m,
+            Kind::Feistel(feistel) => feistel.m,
         }
     }
 
@@ -59,18 +91,7 @@ impl Permutation {
             Kind::Table(table) => {
                 usize::try_from(index).ok().and_then(|i| table.get(i)).map_or(index, |v| u64::from(*v))
             }
-            Kind::Feistel { m, a, b, round_keys } => {
-                if index >= *m {
-                    return index;
-                }
-                let mut x = index;
-                loop {
-                    x = rounds(x, *a, *b, round_keys);
-                    if x < *m {
-                        return x;
-                    }
-                }
-            }
+            Kind::Feistel(feistel) => feistel.apply(index),
         }
     }
 }

@@ -9,6 +9,8 @@ use crate::error::{Error, Result, nearest_name};
 
 /// Name of the row identity column of shards: i64, file ordinal · 2^40 + row in file.
 pub const ROW_ID: &str = "_row_id";
+/// Column of shards whose rows may be copies: i32, 0 for the row itself, 1, 2, … for copies of it.
+pub const COPY: &str = "_copy";
 /// Column of clean files: ordinal (i32) of the raw file in the manifest's source list.
 pub const SOURCE_FILE: &str = "_source_file";
 /// Column of clean files: row (i64, from 0, header not counted) in the raw file.

@@ -9,7 +9,12 @@ use arrow::{
     datatypes::{DataType, Float64Type, Int64Type},
 };
 
-use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    coded::CodedColumn,
+    error::{Error, Result},
+};
 
 /// The probabilities of [`ColumnStatistics::quantiles`].
 pub const QUANTILES: [f64; 7] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99];
@@ -41,7 +46,7 @@ pub struct ColumnStatistics {
 }
 
 /// Gathers the statistics of one column over batches.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StatisticsBuilder {
     rows: u64,
     nulls: u64,
@@ -56,7 +61,7 @@ pub struct StatisticsBuilder {
     numeric: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Categories {
     Text(BTreeMap<String, u64>),
     Integer(BTreeMap<i128, u64>),
@@ -99,30 +104,87 @@ impl StatisticsBuilder {
         if !self.numeric {
             return Ok(());
         }
-        let numbers = as_f64(column)?;
         let mut part = Self::new(&DataType::Float64);
-        let mut sum = 0.0;
-        let mut bins = BinCounts::new(numbers.len());
-        for value in numbers.as_primitive::<Float64Type>().iter().flatten() {
-            if value.is_finite() {
-                part.finite += 1;
-                part.min = part.min.min(value);
-                part.max = part.max.max(value);
-                sum += value;
-                bins.add(bin_of(value));
-            } else {
-                part.non_finite += 1;
-            }
+        if let Some(values) = column.as_boolean_opt() {
+            let (count, ones) = (values.len() - values.null_count(), values.true_count());
+            part.count_truth(count as u64, ones as u64);
+            self.merge_numbers(&part);
+            return Ok(());
         }
-        part.bins = bins.finish();
-        if part.finite > 0 {
-            part.mean = sum / part.finite as f64;
-            for value in numbers.as_primitive::<Float64Type>().iter().flatten().filter(|v| v.is_finite()) {
-                part.m2 += (value - part.mean) * (value - part.mean);
-            }
+        let numbers = as_f64(column)?;
+        let numbers = numbers.as_primitive::<Float64Type>();
+        if numbers.null_count() == 0 {
+            part.count_numbers(numbers.values().iter().copied());
+        } else {
+            part.count_numbers(numbers.iter().flatten());
         }
         self.merge_numbers(&part);
         Ok(())
+    }
+
+    /// As [`StatisticsBuilder::update`], for a column that may be coded.
+    ///
+    /// # Errors
+    /// As [`StatisticsBuilder::update`].
+    pub fn update_coded(&mut self, column: &CodedColumn) -> Result<()> {
+        let (codes, values) = match column {
+            CodedColumn::Plain(array) => return self.update(array),
+            CodedColumn::Text { codes, values } => (codes, values),
+        };
+        self.rows += codes.len() as u64;
+        self.nulls += codes.null_count() as u64;
+        let Some(Categories::Text(counts)) = &mut self.categories else { return Ok(()) };
+        let mut rows = vec![0_u64; values.len()];
+        let mut count = |code: i32| {
+            if let Some(n) = rows.get_mut(code as usize) {
+                *n += 1;
+            }
+        };
+        if codes.null_count() == 0 {
+            codes.values().iter().copied().for_each(&mut count);
+        } else {
+            codes.iter().flatten().for_each(&mut count);
+        }
+        for (value, n) in values.iter().zip(rows).filter(|(_, n)| *n > 0) {
+            *counts.entry(value.unwrap_or("").to_owned()).or_insert(0) += n;
+        }
+        if counts.len() > MAX_TEXT_CATEGORIES {
+            self.categories = None;
+        }
+        Ok(())
+    }
+
+    fn count_truth(&mut self, count: u64, ones: u64) {
+        if count == 0 {
+            return;
+        }
+        self.finite = count;
+        self.mean = ones as f64 / count as f64;
+        self.m2 = ones as f64 * (1.0 - self.mean) * (1.0 - self.mean) + (count - ones) as f64 * self.mean * self.mean;
+        self.min = f64::from(u8::from(ones == count));
+        self.max = f64::from(u8::from(ones > 0));
+        self.bins = [(bin_of(0.0), count - ones), (bin_of(1.0), ones)].into_iter().filter(|b| b.1 > 0).collect();
+    }
+
+    fn count_numbers(&mut self, values: impl Iterator<Item = f64> + Clone) {
+        let mut sum = 0.0;
+        let mut bins = BinCounts::default();
+        for value in values.clone() {
+            if value.is_finite() {
+                self.finite += 1;
+                self.min = self.min.min(value);
+                self.max = self.max.max(value);
+                sum += value;
+                bins.add(bin_of(value));
+            } else {
+                self.non_finite += 1;
+            }
+        }
+        self.bins = bins.finish();
+        if self.finite > 0 {
+            self.mean = sum / self.finite as f64;
+            self.m2 = values.filter(|v| v.is_finite()).map(|v| (v - self.mean) * (v - self.mean)).sum();
+        }
     }
 
     fn count_categories(&mut self, column: &ArrayRef) {
@@ -296,39 +358,33 @@ fn count_close(column: &ArrayRef) -> Option<Vec<(i128, u64)>> {
     Some((i128::from(least)..).zip(table).filter(|(_, count)| *count > 0).collect())
 }
 
-/// Counts of bins: a table of all bins where there are values enough to pay for going through it, else a map.
-enum BinCounts {
-    Table(Vec<u32>),
-    Map(BTreeMap<u32, u64>),
+/// Counts of bins: a page of 128 for each sign and exponent that occurs.
+#[derive(Default)]
+struct BinCounts {
+    pages: Vec<Option<Box<[u64; PAGE]>>>,
 }
 
+const PAGE: usize = 1 << 7;
+
 impl BinCounts {
-    const TABLE_FROM_VALUES: usize = 1 << 15;
-
-    fn new(values: usize) -> Self {
-        let countable = u32::try_from(values).is_ok();
-        if values >= Self::TABLE_FROM_VALUES && countable {
-            Self::Table(vec![0; 1 << 20])
-        } else {
-            Self::Map(BTreeMap::new())
-        }
-    }
-
     fn add(&mut self, bin: u32) {
-        match self {
-            Self::Table(counts) => counts[bin as usize] += 1,
-            Self::Map(counts) => *counts.entry(bin).or_insert(0) += 1,
+        let (page, place) = (bin as usize / PAGE, bin as usize % PAGE);
+        if page >= self.pages.len() {
+            self.pages.resize(page + 1, None);
+        }
+        if let Some(slot) = self.pages.get_mut(page) {
+            slot.get_or_insert_with(|| Box::new([0; PAGE]))[place] += 1;
         }
     }
 
     fn finish(self) -> BTreeMap<u32, u64> {
-        match self {
-            Self::Table(counts) => {
-                let used = counts.into_iter().enumerate().filter(|(_, count)| *count > 0);
-                used.map(|(bin, count)| (bin as u32, u64::from(count))).collect()
+        let mut used = BTreeMap::new();
+        for (page, counts) in self.pages.into_iter().enumerate() {
+            for (place, count) in counts.iter().flat_map(|c| c.iter()).enumerate().filter(|(_, count)| **count > 0) {
+                used.insert((page * PAGE + place) as u32, *count);
             }
-            Self::Map(counts) => counts,
         }
+        used
     }
 }
 

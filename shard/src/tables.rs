@@ -3,18 +3,20 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{Array, ArrayRef, AsArray, Float64Array, LargeStringArray, UInt32Array, UInt64Array},
+    array::{Array, ArrayRef, AsArray, Float64Array, LargeBinaryArray, LargeStringArray, UInt32Array, UInt64Array},
     datatypes::{DataType, Field, Float64Type, Schema, UInt32Type, UInt64Type},
     record_batch::RecordBatch,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
     manifest::{META, Manifest, TableRef},
     parquet_reader::ParquetFile,
     parquet_writer::{EncodedFile, encode_file},
-    statistics::ColumnStatistics,
+    statistics::{ColumnStatistics, StatisticsBuilder},
     storage::Storage,
+    strata::StratumKey,
 };
 
 /// A data file of a set.
@@ -34,6 +36,8 @@ pub struct FileEntry {
     pub bytes: u64,
     /// BLAKE3 of the file.
     pub blake3: String,
+    /// Version of the set that added it.
+    pub version: u64,
     /// Row groups in order.
     pub row_groups: Vec<RowGroupEntry>,
 }
@@ -53,6 +57,7 @@ impl FileEntry {
             rows: file.rows,
             bytes: file.bytes.len() as u64,
             blake3: file.blake3.clone(),
+            version: 1,
             row_groups: file.row_groups.clone(),
         }
     }
@@ -67,6 +72,57 @@ pub struct StratumEntry {
     pub value: String,
     /// The split.
     pub split: String,
+    /// Rows of the input.
+    pub rows_in: u64,
+    /// Rows in the shards, copies included: others where the split was resampled.
+    pub rows: u64,
+    /// The version that added them.
+    pub version: u64,
+}
+
+/// The stratum of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyEntry {
+    /// The key, as [`crate::strata::key`] encodes it.
+    pub key: StratumKey,
+    /// Ordinal of its stratum.
+    pub stratum: u32,
+    /// The version whose strata these are.
+    pub version: u64,
+}
+
+/// A column kept beside a lane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SidecarEntry {
+    /// Path below the root.
+    pub path: String,
+    /// The split.
+    pub split: String,
+    /// The lane.
+    pub lane: u32,
+    /// `weight`, `difficulty`, `order_difficulty`, or the column's name.
+    pub name: String,
+    /// The column of the data set that it is made from.
+    pub column: String,
+    /// Rows: one a position.
+    pub rows: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub blake3: String,
+}
+
+/// Rows of a large stratum on a node, for pictures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStratumEntry {
+    /// Ordinal of the stratum.
+    pub stratum: u32,
+    /// Its value.
+    pub value: String,
+    /// The split.
+    pub split: String,
+    /// The node.
+    pub node: u32,
     /// Rows.
     pub rows: u64,
 }
@@ -116,6 +172,14 @@ pub const FILES: &str = "files";
 pub const REJECT_FILES: &str = "reject_files";
 /// Name of the strata table.
 pub const STRATA: &str = "strata";
+/// Name of the table of keys.
+pub const KEYS: &str = "keys";
+/// Name of the sidecars table; only where there are sidecars.
+pub const SIDECARS: &str = "sidecars";
+/// Name of the table of the largest strata by node.
+pub const NODE_STRATA: &str = "node_strata";
+/// Name of the table of statistics as they can be added to.
+pub const STATISTICS_STATE: &str = "statistics_state";
 /// Name of the categories table.
 pub const CATEGORIES: &str = "categories";
 /// Name of the statistics table.
@@ -194,6 +258,10 @@ impl<'a> Reader<'a> {
         Ok(self.column(name, &DataType::LargeUtf8)?.as_string::<i64>())
     }
 
+    fn binary(&self, name: &str) -> Result<&'a LargeBinaryArray> {
+        Ok(self.column(name, &DataType::LargeBinary)?.as_binary::<i64>())
+    }
+
     fn u64(&self, name: &str) -> Result<&'a UInt64Array> {
         Ok(self.column(name, &DataType::UInt64)?.as_primitive::<UInt64Type>())
     }
@@ -222,6 +290,7 @@ pub fn files_table(files: &[FileEntry]) -> Result<RecordBatch> {
         ("file_rows", u64s(rows.iter().map(|r| r.0.rows))),
         ("file_bytes", u64s(rows.iter().map(|r| r.0.bytes))),
         ("file_blake3", text(rows.iter().map(|r| r.0.blake3.as_str()))),
+        ("version", u64s(rows.iter().map(|r| r.0.version))),
         ("row_group", u32s(rows.iter().map(|r| r.1))),
         ("rows", u64s(rows.iter().map(|r| r.2.rows))),
         ("offset", u64s(rows.iter().map(|r| r.2.offset))),
@@ -257,8 +326,8 @@ async fn read_files_table(storage: &Storage, manifest: &Manifest, name: &str) ->
     let read = Reader { batch: &batch, url: &url };
     let (path, split, lane, sequence) =
         (read.text("path")?, read.text("split")?, read.u32("lane")?, read.u32("sequence")?);
-    let (file_rows, file_bytes, file_blake3) =
-        (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?);
+    let (file_rows, file_bytes, file_blake3, version) =
+        (read.u64("file_rows")?, read.u64("file_bytes")?, read.text("file_blake3")?, read.u64("version")?);
     let (group, rows, offset, length) =
         (read.u32("row_group")?, read.u64("rows")?, read.u64("offset")?, read.u64("length")?);
     let (decoded, blake3) = (read.u64("decoded_bytes")?, read.text("blake3")?);
@@ -273,6 +342,7 @@ async fn read_files_table(storage: &Storage, manifest: &Manifest, name: &str) ->
                 rows: file_rows.value(i),
                 bytes: file_bytes.value(i),
                 blake3: file_blake3.value(i).to_owned(),
+                version: version.value(i),
                 row_groups: Vec::new(),
             });
         }
@@ -333,8 +403,155 @@ pub fn strata_table(strata: &[StratumEntry]) -> Result<RecordBatch> {
         ("stratum", u32s(strata.iter().map(|s| s.stratum))),
         ("value", text(strata.iter().map(|s| s.value.as_str()))),
         ("split", text(strata.iter().map(|s| s.split.as_str()))),
+        ("rows_in", u64s(strata.iter().map(|s| s.rows_in))),
         ("rows", u64s(strata.iter().map(|s| s.rows))),
+        ("version", u64s(strata.iter().map(|s| s.version))),
     ])
+}
+
+/// The keys table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn keys_table(keys: &[KeyEntry]) -> Result<RecordBatch> {
+    let bytes: ArrayRef = Arc::new(LargeBinaryArray::from_iter_values(keys.iter().map(|k| &k.key)));
+    table(vec![
+        ("key", bytes),
+        ("stratum", u32s(keys.iter().map(|k| k.stratum))),
+        ("version", u64s(keys.iter().map(|k| k.version))),
+    ])
+}
+
+/// The keys of `manifest`.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_keys(storage: &Storage, manifest: &Manifest) -> Result<Vec<KeyEntry>> {
+    let batch = read_table(storage, manifest, KEYS).await?;
+    let url = storage.url(KEYS);
+    let read = Reader { batch: &batch, url: &url };
+    let (key, stratum, version) = (read.binary("key")?, read.u32("stratum")?, read.u64("version")?);
+    Ok((0..batch.num_rows())
+        .map(|i| KeyEntry { key: key.value(i).into(), stratum: stratum.value(i), version: version.value(i) })
+        .collect())
+}
+
+/// The sidecars table.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn sidecars_table(sidecars: &[SidecarEntry]) -> Result<RecordBatch> {
+    table(vec![
+        ("path", text(sidecars.iter().map(|s| s.path.as_str()))),
+        ("split", text(sidecars.iter().map(|s| s.split.as_str()))),
+        ("lane", u32s(sidecars.iter().map(|s| s.lane))),
+        ("name", text(sidecars.iter().map(|s| s.name.as_str()))),
+        ("column", text(sidecars.iter().map(|s| s.column.as_str()))),
+        ("rows", u64s(sidecars.iter().map(|s| s.rows))),
+        ("bytes", u64s(sidecars.iter().map(|s| s.bytes))),
+        ("blake3", text(sidecars.iter().map(|s| s.blake3.as_str()))),
+    ])
+}
+
+/// The sidecars of `manifest`; none where none were asked for.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_sidecars(storage: &Storage, manifest: &Manifest) -> Result<Vec<SidecarEntry>> {
+    if !manifest.tables.contains_key(SIDECARS) {
+        return Ok(Vec::new());
+    }
+    let batch = read_table(storage, manifest, SIDECARS).await?;
+    let url = storage.url(SIDECARS);
+    let read = Reader { batch: &batch, url: &url };
+    let (path, split, lane) = (read.text("path")?, read.text("split")?, read.u32("lane")?);
+    let (name, column) = (read.text("name")?, read.text("column")?);
+    let (rows, bytes, blake3) = (read.u64("rows")?, read.u64("bytes")?, read.text("blake3")?);
+    Ok((0..batch.num_rows())
+        .map(|i| SidecarEntry {
+            path: path.value(i).to_owned(),
+            split: split.value(i).to_owned(),
+            lane: lane.value(i),
+            name: name.value(i).to_owned(),
+            column: column.value(i).to_owned(),
+            rows: rows.value(i),
+            bytes: bytes.value(i),
+            blake3: blake3.value(i).to_owned(),
+        })
+        .collect())
+}
+
+/// The table of the largest strata by node.
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn node_strata_table(entries: &[NodeStratumEntry]) -> Result<RecordBatch> {
+    table(vec![
+        ("stratum", u32s(entries.iter().map(|e| e.stratum))),
+        ("value", text(entries.iter().map(|e| e.value.as_str()))),
+        ("split", text(entries.iter().map(|e| e.split.as_str()))),
+        ("node", u32s(entries.iter().map(|e| e.node))),
+        ("rows", u64s(entries.iter().map(|e| e.rows))),
+    ])
+}
+
+/// Rows of the largest strata on each node, of the version that `manifest` added.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_node_strata(storage: &Storage, manifest: &Manifest) -> Result<Vec<NodeStratumEntry>> {
+    let batch = read_table(storage, manifest, NODE_STRATA).await?;
+    let url = storage.url(NODE_STRATA);
+    let read = Reader { batch: &batch, url: &url };
+    let (stratum, value, split) = (read.u32("stratum")?, read.text("value")?, read.text("split")?);
+    let (node, rows) = (read.u32("node")?, read.u64("rows")?);
+    Ok((0..batch.num_rows())
+        .map(|i| NodeStratumEntry {
+            stratum: stratum.value(i),
+            value: value.value(i).to_owned(),
+            split: split.value(i).to_owned(),
+            node: node.value(i),
+            rows: rows.value(i),
+        })
+        .collect())
+}
+
+/// The table of statistics as they can be added to, by (split, column).
+///
+/// # Errors
+/// [`Error::Arrow`] when the table can't be built.
+pub fn statistics_state_table(states: &[(String, String, StatisticsBuilder)]) -> Result<RecordBatch> {
+    let mut bytes = Vec::with_capacity(states.len());
+    for (_, column, state) in states {
+        let state = postcard::to_allocvec(state);
+        bytes.push(state.map_err(|e| Error::internal(format!("statistics of \"{column}\": {e}")))?);
+    }
+    let bytes: ArrayRef = Arc::new(LargeBinaryArray::from_iter_values(bytes));
+    table(vec![
+        ("split", text(states.iter().map(|s| s.0.as_str()))),
+        ("column", text(states.iter().map(|s| s.1.as_str()))),
+        ("state", bytes),
+    ])
+}
+
+/// The statistics of `manifest`, to be added to.
+///
+/// # Errors
+/// [`Error::Corrupt`] when the table is not what it should be.
+pub async fn read_statistics_state(
+    storage: &Storage,
+    manifest: &Manifest,
+) -> Result<Vec<(String, String, StatisticsBuilder)>> {
+    let batch = read_table(storage, manifest, STATISTICS_STATE).await?;
+    let url = storage.url(STATISTICS_STATE);
+    let read = Reader { batch: &batch, url: &url };
+    let (split, column, state) = (read.text("split")?, read.text("column")?, read.binary("state")?);
+    let mut states = Vec::with_capacity(batch.num_rows());
+    for i in 0..batch.num_rows() {
+        let state = postcard::from_bytes(state.value(i)).map_err(|e| Error::corrupt(&url, e.to_string()))?;
+        states.push((split.value(i).to_owned(), column.value(i).to_owned(), state));
+    }
+    Ok(states)
 }
 
 /// The strata of `manifest`.
@@ -345,14 +562,16 @@ pub async fn read_strata(storage: &Storage, manifest: &Manifest) -> Result<Vec<S
     let batch = read_table(storage, manifest, STRATA).await?;
     let url = storage.url(STRATA);
     let read = Reader { batch: &batch, url: &url };
-    let (stratum, value, split, rows) =
-        (read.u32("stratum")?, read.text("value")?, read.text("split")?, read.u64("rows")?);
+    let (stratum, value, split) = (read.u32("stratum")?, read.text("value")?, read.text("split")?);
+    let (rows_in, rows, version) = (read.u64("rows_in")?, read.u64("rows")?, read.u64("version")?);
     Ok((0..batch.num_rows())
         .map(|i| StratumEntry {
             stratum: stratum.value(i),
             value: value.value(i).to_owned(),
             split: split.value(i).to_owned(),
+            rows_in: rows_in.value(i),
             rows: rows.value(i),
+            version: version.value(i),
         })
         .collect())
 }

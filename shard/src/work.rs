@@ -5,7 +5,6 @@
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
-use std::ops::Range;
 
 use crate::{
     error::{Error, Result},
@@ -28,7 +27,7 @@ impl Work {
     }
 
     fn receipt_path(&self, unit: &str) -> String {
-        format!("{}/{unit}.json", self.folder)
+        format!("{}/{unit}.receipt", self.folder)
     }
 
     /// The receipt of `unit`, `None` when it is not done.
@@ -37,7 +36,7 @@ impl Work {
     /// Storage errors; a receipt that can't be read is treated as absent, and the unit is done again.
     pub async fn receipt<T: DeserializeOwned>(&self, unit: &str) -> Result<Option<T>> {
         match self.storage.get(&self.receipt_path(unit)).await {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Ok(bytes) => Ok(open(&bytes).and_then(|body| postcard::from_bytes(body).ok())),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
         }
@@ -49,9 +48,13 @@ impl Work {
     /// Storage errors.
     pub async fn record<T: Serialize + Sync>(&self, unit: &str, receipt: &T) -> Result<()> {
         let path = self.receipt_path(unit);
-        let bytes =
-            serde_json::to_vec(receipt).map_err(|source| Error::Json { url: self.storage.url(&path), source })?;
-        self.storage.put_if_absent(&path, bytes).await.map(drop)
+        let body = postcard::to_allocvec(receipt).map_err(|e| Error::internal(format!("receipt of {unit}: {e}")))?;
+        let bytes = [blake3::hash(&body).as_bytes().as_slice(), &body].concat();
+        if self.storage.put_if_absent(&path, bytes.clone()).await? || open(&self.storage.get(&path).await?).is_some() {
+            return Ok(());
+        }
+        // What is there is no receipt: a disk has damaged it.
+        self.storage.put(&path, bytes).await
     }
 
     /// Stores an intermediate file and gives its path below the storage's root.
@@ -64,14 +67,6 @@ impl Work {
         Ok(path)
     }
 
-    /// Reads `range` of an intermediate file.
-    ///
-    /// # Errors
-    /// Storage errors.
-    pub async fn get_range(&self, path: &str, range: Range<u64>) -> Result<Bytes> {
-        self.storage.get_range(path, range).await
-    }
-
     /// Removes all work folders and half-written files of the output: call it when the manifest is published.
     ///
     /// # Errors
@@ -81,6 +76,12 @@ impl Work {
         let meta = format!("{META}/");
         self.storage.remove_half_written("", |path| path.starts_with(&meta) || crate::verify::is_ours(path)).await
     }
+}
+
+/// The body of a receipt that is whole: its BLAKE3 comes first.
+fn open(bytes: &[u8]) -> Option<&[u8]> {
+    let (digest, body) = bytes.split_first_chunk::<32>()?;
+    (blake3::hash(body).as_bytes() == digest).then_some(body)
 }
 
 #[cfg(test)]
@@ -96,7 +97,7 @@ mod tests {
         work.record("unit-0", &8_u32).await.unwrap();
         assert_eq!(work.receipt::<u32>("unit-0").await.unwrap(), Some(7));
         assert_eq!(Work::new(&storage, "bbbbbbbbbbbbbbbbbbbb").receipt::<u32>("unit-0").await.unwrap(), None);
-        storage.put(&work.receipt_path("unit-1"), "not json").await.unwrap();
+        storage.put(&work.receipt_path("unit-1"), "no receipt").await.unwrap();
         assert_eq!(work.receipt::<u32>("unit-1").await.unwrap(), None);
         work.clear().await.unwrap();
         assert!(storage.list(META).await.unwrap().is_empty());

@@ -1,22 +1,35 @@
-//! Dealing the rows of a split to lanes and files.
+//! Dealing the rows of a part to its leaves (lanes × files).
 //!
-//! A split has K = L·F leaves (lanes × files), reached along a chain of small factors: N's first, then those of L/N,
-//! then F's. A full block, K rows of a stratum, gives each leaf one row, by a keyed permutation of the block. The last
-//! r < K rows of each stratum go down the chain: at each node of the tree ⌊r/f⌋ to every child and one more to the
-//! `r mod f` children that have had the fewest such extras, so siblings differ by at most 1 in class counts and in
-//! sizes. Floors and ceilings nest (⌊⌊x/a⌋/b⌋ = ⌊x/ab⌋), so every level, and every machine count that is a prefix
-//! product of the chain, has floor or ceiling of its global share.
+//! **Flat** (no weights). A full block, K rows of a stratum for K leaves, gives each leaf one row, by a keyed permutation of
+//! the block. The last r < K rows of each stratum go to the r leaves that follow, cyclically, those of the stratum before:
+//! stratum c takes leaves `P_c, P_c + 1, …, P_c + r_c − 1 (mod K)` with `P_c = Σ r_c'` over the strata before it in a keyed
+//! order. A run of consecutive numbers has floor or ceiling of its share of every residue class, so for **every** divisor m
+//! of K (nodes, lanes, files, any machine count that divides the lanes) the children `leaf mod m` have ⌊n_c/m⌋ or ⌈n_c/m⌉
+//! rows of each stratum; and since the runs follow one another, leaf v of m has ⌈(n − v)/m⌉ rows in all: sizes differ by at
+//! most 1 and `lane = t mod L, position = t div L` is a bijection. The state is one number a stratum.
 //!
-//! Children are then numbered by decreasing size, and leaf number = little-endian mixed radix of the digits: leaf v of
-//! m holds ⌈(n − v)/m⌉ rows at every level, which makes `lane = t mod L, position = t div L` a bijection.
+//! **By nodes first** (weights to balance, labels to spread). A [`NodeChoice`] deals to N nodes with the same two bounds;
+//! each node then deals its rows flat to its K/N leaves. Floors and ceilings nest (⌊⌊x/a⌋/b⌋ = ⌊x/ab⌋), so lanes and files
+//! keep theirs.
 
+use super::{
+    chosen::ChosenNodes,
+    weighted::{NodeCache, WeightedNodes},
+};
 use crate::{
     error::{Error, Result},
-    keys::{Domain, Key},
+    keys::{Domain, Key, KeyedRng},
+    permutation::Feistel,
 };
 
-const BLOCK_STREAM: u64 = 3;
-const LEFTOVER_STREAM: u64 = 4;
+const BLOCK: u64 = 3;
+const LEFTOVER: u64 = 4;
+const ORDER: u64 = 7;
+/// Blocks up to this size are shuffled whole; of larger ones single ranks are permuted by a Feistel network, since a
+/// unit of work may hold few rows of a large block.
+const SHUFFLED: u64 = 256;
+/// Strata between two stored states of the nodes' pointers.
+const STATES_EVERY: usize = 64;
 
 /// Prime factors of each number in turn: the chain of a dealing.
 #[must_use]
@@ -39,51 +52,155 @@ pub fn factor_chain(numbers: &[u32]) -> Vec<u32> {
     chain
 }
 
-/// The dealing of one split.
+/// Which node each row of a stratum goes to, with floor and ceiling of every share and sizes ⌈(n − d)/N⌉.
+#[derive(Debug, Clone)]
+pub enum NodeChoice {
+    /// So that sums of weights are nearly equal.
+    Weighted(WeightedNodes),
+    /// So that labels are spread evenly.
+    Labels(ChosenNodes),
+}
+
+impl NodeChoice {
+    fn node(&self, stratum: u32, hash: u64, target: u64, rank: u64, cache: &mut NodeCache) -> Option<u32> {
+        match self {
+            Self::Weighted(nodes) => nodes.node(stratum, rank, cache),
+            Self::Labels(nodes) => nodes.node(stratum, hash, target, rank),
+        }
+    }
+
+    /// Whether `node` has one of the last n_c mod N rows of `stratum`.
+    fn has_leftover(&self, stratum: u32, node: u32) -> bool {
+        match self {
+            Self::Weighted(nodes) => nodes.has_leftover(stratum, node),
+            Self::Labels(nodes) => nodes.has_leftover(stratum, node),
+        }
+    }
+}
+
+/// The dealing of one part.
 #[derive(Debug, Clone)]
 pub struct Dealing {
     leaves: u32,
     seed: u64,
-    split: usize,
-    full_blocks: Vec<u64>,
-    leftovers: Vec<Box<[u32]>>,
+    part: u64,
+    way: Way,
 }
 
-/// The permutation of the block a stratum is in.
-#[derive(Debug, Default)]
-pub struct Leaves {
+#[derive(Debug, Clone)]
+enum Way {
+    /// `pointers[c]` = P_c.
+    Flat {
+        pointers: Vec<u32>,
+    },
+    Nodes(Box<ByNodes>),
+}
+
+#[derive(Debug, Clone)]
+struct ByNodes {
+    choice: NodeChoice,
+    nodes: u32,
+    targets: Vec<u64>,
+    /// Strata in the order of their pointers, and the place of each there.
+    order: Vec<u32>,
+    place: Vec<u32>,
+    /// Pointers of all nodes before strata 0, 64, 128, … of the order.
+    states: Vec<u32>,
+}
+
+/// The blocks that were used last.
+#[derive(Debug, Clone, Default)]
+pub struct DealingCache {
+    stratum: Option<u32>,
+    key: Option<Key>,
+    blocks: Vec<Block>,
+    node: NodeCache,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Block {
     block: Option<u64>,
     order: Vec<u32>,
 }
 
+impl DealingCache {
+    fn enter(&mut self, stratum: u32, hash: u64, seed: u64, part: u64, tables: usize) -> Key {
+        if self.stratum != Some(stratum) {
+            self.stratum = Some(stratum);
+            self.blocks.clear();
+            self.blocks.resize(tables, Block::default());
+            self.key = Some(Key::derive(Domain::Assign, seed, &[BLOCK, part, hash]));
+        }
+        self.key.unwrap_or_else(|| Key::derive(Domain::Assign, seed, &[BLOCK, part, hash]))
+    }
+
+    /// Where `index` of a block of `size` goes.
+    fn permuted(&mut self, table: usize, key: Key, block: u64, size: u64, index: u64) -> u64 {
+        let tables = self.blocks.len() as u64;
+        let rng = |block: u64| key.rng_at_block(block.wrapping_mul(tables).wrapping_add(table as u64));
+        if size > SHUFFLED {
+            return Feistel::new(&mut rng(block), size).apply(index);
+        }
+        let Some(cached) = self.blocks.get_mut(table) else { return index };
+        if cached.block != Some(block) || cached.order.len() as u64 != size {
+            cached.block = Some(block);
+            shuffled(&mut rng(block), size as u32, &mut cached.order);
+        }
+        cached.order.get(index as usize).map_or(index, |v| u64::from(*v))
+    }
+}
+
+fn shuffled(rng: &mut KeyedRng, size: u32, order: &mut Vec<u32>) {
+    order.clear();
+    order.extend(0..size);
+    rng.shuffle(order);
+}
+
+/// Block number of the leftover rows: no full block has it.
+const LAST: u64 = u64::MAX >> 20;
+
 impl Dealing {
-    /// Deals `counts[c]` rows of strata with `hashes[c]` along `factors`.
+    /// Deals `targets[c]` rows of strata with `hashes[c]` to `leaves`, flat.
     ///
     /// # Errors
-    /// [`Error::Usage`] for more leaves than 2^31.
-    pub fn new(hashes: &[u64], counts: &[u64], factors: &[u32], seed: u64, split: usize) -> Result<Self> {
-        let leaves =
-            factors.iter().try_fold(1_u32, |k, f| k.checked_mul(*f)).filter(|k| *k <= 1 << 31).ok_or_else(|| {
-                Error::usage("nodes × lanes × files exceed 2^31", "use fewer lanes or larger --shard-bytes")
-            })?;
-        let mut tree = Tree::new(factors);
-        let mut full_blocks = Vec::with_capacity(counts.len());
-        let mut leftovers = Vec::with_capacity(counts.len());
-        for (hash, count) in hashes.iter().zip(counts) {
-            full_blocks.push(count / u64::from(leaves));
-            let rows = (count % u64::from(leaves)) as u32;
-            let mut taken = Vec::with_capacity(rows as usize);
-            if rows > 0 {
-                let mut rng = Key::derive(Domain::Assign, seed, &[LEFTOVER_STREAM, split as u64, *hash]).rng();
-                tree.deal(rows, rng.next_u64(), &mut taken);
-                rng.shuffle(&mut taken);
-            }
-            leftovers.push(taken);
+    /// [`Error::Usage`] for no leaves, or more than 2^31.
+    pub fn flat(hashes: &[u64], targets: impl Iterator<Item = u64>, leaves: u64, seed: u64, part: u64) -> Result<Self> {
+        let leaves = checked(leaves)?;
+        let targets: Vec<u64> = targets.collect();
+        let mut pointers = vec![0; hashes.len()];
+        let mut pointer = 0_u64;
+        for c in order(hashes, seed, part) {
+            pointers[c as usize] = pointer as u32;
+            pointer = (pointer + targets[c as usize] % u64::from(leaves)) % u64::from(leaves);
         }
-        let number = tree.numbers_by_size();
-        let leftovers =
-            leftovers.into_iter().map(|taken| taken.into_iter().map(|leaf| number[leaf as usize]).collect()).collect();
-        Ok(Self { leaves, seed, split, full_blocks, leftovers })
+        Ok(Self { leaves, seed, part, way: Way::Flat { pointers } })
+    }
+
+    /// Deals to `nodes` by `choice`, and then flat to the `leaves / nodes` leaves of each.
+    ///
+    /// # Errors
+    /// As [`Dealing::flat`]; [`Error::Internal`] when the leaves are no multiple of the nodes.
+    pub fn by_nodes(
+        choice: NodeChoice,
+        nodes: u32,
+        hashes: &[u64],
+        targets: Vec<u64>,
+        leaves: u64,
+        seed: u64,
+        part: u64,
+    ) -> Result<Self> {
+        let leaves = checked(leaves)?;
+        if nodes == 0 || !leaves.is_multiple_of(nodes) || targets.len() != hashes.len() {
+            return Err(Error::internal("leaves are no multiple of the nodes"));
+        }
+        let order = order(hashes, seed, part);
+        let mut place = vec![0; order.len()];
+        for (i, c) in order.iter().enumerate() {
+            place[*c as usize] = i as u32;
+        }
+        let mut by_nodes = ByNodes { choice, nodes, targets, order, place, states: Vec::new() };
+        by_nodes.fill_states(leaves / nodes);
+        Ok(Self { leaves, seed, part, way: Way::Nodes(Box::new(by_nodes)) })
     }
 
     /// Number of leaves.
@@ -92,101 +209,117 @@ impl Dealing {
         self.leaves
     }
 
-    /// Leaf of the row of rank `rank` in stratum `stratum` (with hash `hash`) of this split.
+    /// The choice of nodes, where there is one.
     #[must_use]
-    pub fn leaf(&self, stratum: u32, hash: u64, rank: u64, cache: &mut Leaves) -> Option<u32> {
-        let k = u64::from(self.leaves);
-        let block = rank / k;
-        let full = *self.full_blocks.get(stratum as usize)?;
-        if block >= full {
-            return self.leftovers.get(stratum as usize)?.get(usize::try_from(rank - full * k).ok()?).copied();
+    pub fn choice(&self) -> Option<&NodeChoice> {
+        match &self.way {
+            Way::Flat { .. } => None,
+            Way::Nodes(by_nodes) => Some(&by_nodes.choice),
         }
-        if cache.block != Some(block) {
-            cache.block = Some(block);
-            cache.order.clear();
-            cache.order.extend(0..self.leaves);
-            let key = Key::derive(Domain::Assign, self.seed, &[BLOCK_STREAM, self.split as u64, hash, block]);
-            key.rng().shuffle(&mut cache.order);
-        }
-        cache.order.get((rank % k) as usize).copied()
     }
 
-    /// Rows of stratum `stratum` on each leaf, for reports and checks.
+    /// Leaf of the row of rank `rank` among the `target` rows of `stratum` (with hash `hash`) in this part.
     #[must_use]
-    pub fn counts(&self, stratum: u32) -> Vec<u64> {
-        let full = self.full_blocks.get(stratum as usize).copied().unwrap_or(0);
-        let mut counts = vec![full; self.leaves as usize];
-        for leaf in self.leftovers.get(stratum as usize).map_or(&[][..], |l| l) {
-            counts[*leaf as usize] += 1;
-        }
-        counts
-    }
-}
-
-/// Extras that each child of each node of the factor tree has had.
-struct Tree {
-    factors: Vec<u32>,
-    /// `extras[level][node · factor + child]`; node = little-endian prefix.
-    extras: Vec<Vec<u64>>,
-}
-
-impl Tree {
-    fn new(factors: &[u32]) -> Self {
-        let mut nodes = 1_usize;
-        let mut extras = Vec::with_capacity(factors.len());
-        for factor in factors {
-            nodes *= *factor as usize;
-            extras.push(vec![0; nodes]);
-        }
-        Self { factors: factors.to_vec(), extras }
-    }
-
-    /// Deals `rows` leftover rows of one stratum; `turn` breaks ties, so that equal children take turns at random.
-    fn deal(&mut self, rows: u32, turn: u64, taken: &mut Vec<u32>) {
-        self.descend(0, 0, 1, rows, turn, taken);
-    }
-
-    fn descend(&mut self, level: usize, node: u32, stride: u32, rows: u32, turn: u64, taken: &mut Vec<u32>) {
-        let Some(factor) = self.factors.get(level).copied() else {
-            taken.extend(std::iter::repeat_n(node, rows as usize));
-            return;
-        };
-        let first = (node * factor) as usize;
-        let (each, more) = (rows / factor, (rows % factor) as usize);
-        let mut children: Vec<u32> = (0..factor).collect();
-        if more > 0 {
-            let start = (turn % u64::from(factor)) as u32;
-            let extras = &self.extras[level];
-            children.sort_by_key(|d| (extras[first + *d as usize], (*d + factor - start) % factor));
-        }
-        for (i, child) in children.into_iter().enumerate() {
-            let extra = u32::from(i < more);
-            self.extras[level][first + child as usize] += u64::from(extra);
-            if each + extra > 0 {
-                let turn = turn.rotate_right(7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-                self.descend(level + 1, node + stride * child, stride * factor, each + extra, turn, taken);
+    pub fn leaf(&self, stratum: u32, hash: u64, target: u64, rank: u64, cache: &mut DealingCache) -> u32 {
+        match &self.way {
+            Way::Flat { pointers } => {
+                let key = cache.enter(stratum, hash, self.seed, self.part, 1);
+                let pointer = pointers.get(stratum as usize).copied().unwrap_or(0);
+                flat_leaf(key, cache, 0, u64::from(self.leaves), target, rank, || pointer)
+            }
+            Way::Nodes(by) => {
+                let key = cache.enter(stratum, hash, self.seed, self.part, by.nodes as usize);
+                let nodes = u64::from(by.nodes);
+                let node = by.choice.node(stratum, hash, target, rank, &mut cache.node).unwrap_or(0);
+                let full = target / nodes;
+                let rank = (rank / nodes).min(full);
+                let rows = full + u64::from(by.choice.has_leftover(stratum, node));
+                let leaves = self.leaves / by.nodes;
+                let leaf = flat_leaf(key, cache, node as usize, u64::from(leaves), rows, rank, || {
+                    by.pointer(stratum, node, leaves)
+                });
+                node + by.nodes * leaf
             }
         }
     }
+}
 
-    /// New number of each leaf: at each node children by decreasing extras (all else is equal among siblings).
-    fn numbers_by_size(&self) -> Vec<u32> {
-        let mut numbers = vec![0_u32];
-        let mut stride = 1_u32;
-        for (level, factor) in self.factors.iter().enumerate() {
-            let mut next = vec![0_u32; numbers.len() * *factor as usize];
-            for (node, number) in numbers.iter().enumerate() {
-                let first = node * *factor as usize;
-                let mut children: Vec<u32> = (0..*factor).collect();
-                children.sort_by_key(|d| std::cmp::Reverse(self.extras[level][first + *d as usize]));
-                for (digit, child) in children.into_iter().enumerate() {
-                    next[node + stride as usize * child as usize] = number + stride * digit as u32;
-                }
+fn flat_leaf(
+    key: Key,
+    cache: &mut DealingCache,
+    table: usize,
+    leaves: u64,
+    rows: u64,
+    rank: u64,
+    pointer: impl FnOnce() -> u32,
+) -> u32 {
+    let (block, full) = (rank / leaves, rows / leaves);
+    if block < full {
+        return cache.permuted(table, key, block, leaves, rank % leaves) as u32;
+    }
+    let left = cache.permuted(table, key, LAST, rows % leaves, rank - full * leaves);
+    ((u64::from(pointer()) + left) % leaves) as u32
+}
+
+fn checked(leaves: u64) -> Result<u32> {
+    u32::try_from(leaves).ok().filter(|k| (1..=1 << 31).contains(k)).ok_or_else(|| {
+        Error::usage(
+            format!("{leaves} files a split (lanes × files of a lane) are not 1 to 2^31"),
+            "use fewer lanes or larger --shard-bytes",
+        )
+    })
+}
+
+/// Strata in a keyed order, so that neighbours in value are not neighbours in the dealing.
+fn order(hashes: &[u64], seed: u64, part: u64) -> Vec<u32> {
+    let salt = Key::derive(Domain::Assign, seed, &[ORDER, part]).as_u64();
+    let mut order: Vec<u32> = (0..hashes.len() as u32).collect();
+    order.sort_by_cached_key(|c| mixed(hashes[*c as usize] ^ salt));
+    order
+}
+
+/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014: a bijection of 64 bits.
+fn mixed(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+impl ByNodes {
+    /// Rows of `stratum` on `node` that fill no whole block of `leaves`.
+    fn left(&self, stratum: u32, node: u32, leaves: u32) -> u32 {
+        let full = self.targets[stratum as usize] / u64::from(self.nodes);
+        ((full + u64::from(self.choice.has_leftover(stratum, node))) % u64::from(leaves)) as u32
+    }
+
+    fn fill_states(&mut self, leaves: u32) {
+        let mut state = vec![0_u32; self.nodes as usize];
+        let mut states = Vec::with_capacity(self.order.len().div_ceil(STATES_EVERY) * state.len());
+        for (i, c) in self.order.iter().enumerate() {
+            if i % STATES_EVERY == 0 {
+                states.extend_from_slice(&state);
             }
-            stride *= factor;
-            numbers = next;
+            for (node, pointer) in state.iter_mut().enumerate() {
+                *pointer = (*pointer + self.left(*c, node as u32, leaves)) % leaves;
+            }
         }
-        numbers
+        self.states = states;
+    }
+
+    fn pointer(&self, stratum: u32, node: u32, leaves: u32) -> u32 {
+        let place = self.place[stratum as usize] as usize;
+        let state = place / STATES_EVERY;
+        let stored = self.states[state * self.nodes as usize + node as usize];
+        let since = &self.order[state * STATES_EVERY..place];
+        since.iter().fold(stored, |pointer, c| (pointer + self.left(*c, node, leaves)) % leaves)
+    }
+}
+
+impl Dealing {
+    /// A key for leftovers elsewhere in assignment.
+    #[must_use]
+    pub(super) fn leftover_key(seed: u64, part: u64, hash: u64) -> Key {
+        Key::derive(Domain::Assign, seed, &[LEFTOVER, part, hash])
     }
 }
 
@@ -203,15 +336,23 @@ mod tests {
     }
 
     #[test]
-    fn machine_counts_that_are_prefix_products_keep_the_full_bound() {
-        let counts: Vec<u64> = (0..200).map(|i| i * 13 % 97).collect();
+    fn every_machine_count_that_divides_the_lanes_keeps_the_full_bound() {
+        let counts: Vec<u64> = (0..200).map(|i| i * 13 % 197).collect();
         let hashes: Vec<u64> = (0..200).collect();
-        let dealing = Dealing::new(&hashes, &counts, &factor_chain(&[8, 4]), 3, 0).unwrap();
-        for machines in [1_u64, 2, 4, 8, 16, 32] {
+        let leaves = 48_u32;
+        let dealing = Dealing::flat(&hashes, counts.iter().copied(), u64::from(leaves), 3, 0).unwrap();
+        let mut on_leaf = vec![vec![0_u64; leaves as usize]; counts.len()];
+        let mut cache = DealingCache::default();
+        for (c, n) in counts.iter().enumerate() {
+            for rank in 0..*n {
+                on_leaf[c][dealing.leaf(c as u32, c as u64, *n, rank, &mut cache) as usize] += 1;
+            }
+        }
+        for machines in [1_u64, 2, 3, 4, 6, 8, 12, 16, 24, 48] {
             let mut sizes = vec![0; machines as usize];
             for (c, n) in counts.iter().enumerate() {
                 let mut of_machine = vec![0; machines as usize];
-                for (leaf, rows) in dealing.counts(c as u32).iter().enumerate() {
+                for (leaf, rows) in on_leaf[c].iter().enumerate() {
                     of_machine[leaf % machines as usize] += rows;
                 }
                 for (m, rows) in of_machine.iter().enumerate() {
@@ -219,8 +360,10 @@ mod tests {
                     sizes[m] += rows;
                 }
             }
-            let (low, high) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
-            assert!(high - low <= 1, "{sizes:?}");
+            let total: u64 = counts.iter().sum();
+            for (v, size) in sizes.iter().enumerate() {
+                assert_eq!(*size, (total - v as u64).div_ceil(machines), "{machines} machines");
+            }
         }
     }
 }

@@ -5,21 +5,21 @@ use crate::keys::{Domain, Key};
 
 /// Ranks in a chunk.
 pub const CHUNK: u64 = 256;
-const STREAM: u64 = 2;
 
 /// The interleaving of one stratum.
 #[derive(Debug, Clone, Copy)]
 pub struct Interleave<'a> {
     counts: &'a [u64],
+    stream: u64,
     hash: u64,
     seed: u64,
 }
 
 impl<'a> Interleave<'a> {
-    /// Of a stratum with `counts[s]` rows in split s.
+    /// Of a stratum with `counts[s]` rows in split s; `stream` tells uses apart.
     #[must_use]
-    pub fn new(counts: &'a [u64], hash: u64, seed: u64) -> Self {
-        Self { counts, hash, seed }
+    pub fn new(counts: &'a [u64], stream: u64, hash: u64, seed: u64) -> Self {
+        Self { counts, stream, hash, seed }
     }
 
     /// Rows of each split among the first `x` ranks: a chain of two-way Bresenham lines, split against the rest. Each
@@ -51,7 +51,7 @@ impl<'a> Interleave<'a> {
         for (s, (from, to)) in start.iter().zip(&end).enumerate() {
             splits.extend(std::iter::repeat_n(s as u32, (to - from) as usize));
         }
-        Key::derive(Domain::Assign, self.seed, &[STREAM, self.hash, chunk]).rng().shuffle(&mut splits);
+        Key::derive(Domain::Assign, self.seed, &[self.stream, self.hash, chunk]).rng().shuffle(&mut splits);
         let mut next = start;
         splits
             .into_iter()
@@ -61,6 +61,44 @@ impl<'a> Interleave<'a> {
                 (s, rank)
             })
             .collect()
+    }
+}
+
+impl Interleave<'_> {
+    /// Rows of each split among the first `x` ranks, exactly.
+    #[must_use]
+    pub fn among_first(&self, x: u64) -> Vec<u64> {
+        let mut counts = self.before(x / CHUNK * CHUNK);
+        if !x.is_multiple_of(CHUNK) {
+            for (split, _) in self.chunk(x / CHUNK).into_iter().take((x % CHUNK) as usize) {
+                counts[split as usize] += 1;
+            }
+        }
+        counts
+    }
+}
+
+/// Entry `split` of counts by split.
+pub(crate) fn count(counts: &[u64], split: usize) -> u64 {
+    counts.get(split).copied().unwrap_or(0)
+}
+
+/// The chunk of an interleaving that was asked for last.
+#[derive(Debug, Clone, Default)]
+pub struct Chunk {
+    of: Option<(u64, u64)>,
+    ranks: Vec<(u32, u64)>,
+}
+
+impl Chunk {
+    /// (split, rank within the split) of `rank`, which must lie within the counts; `stratum` tells strata apart.
+    pub fn get(&mut self, interleave: &Interleave<'_>, stratum: u64, rank: u64) -> (u32, u64) {
+        let chunk = rank / CHUNK;
+        if self.of != Some((stratum, chunk)) {
+            self.of = Some((stratum, chunk));
+            self.ranks = interleave.chunk(chunk);
+        }
+        self.ranks.get((rank % CHUNK) as usize).copied().unwrap_or((0, rank))
     }
 }
 
@@ -74,7 +112,7 @@ mod tests {
         #[test]
         fn ranks_of_each_split_are_0_1_2_in_order(counts in prop::collection::vec(0u64..3000, 1..6), seed in any::<u64>()) {
             let n: u64 = counts.iter().sum();
-            let interleave = Interleave::new(&counts, 9, seed);
+            let interleave = Interleave::new(&counts, 2, 9, seed);
             let mut next = vec![0; counts.len()];
             for chunk in 0..n.div_ceil(CHUNK) {
                 let ranks = interleave.chunk(chunk);
@@ -85,13 +123,22 @@ mod tests {
                 }
             }
             prop_assert_eq!(next, counts);
+            for x in [0, n / 3, n / 2, n] {
+                let mut among = vec![0; interleave.counts.len()];
+                for rank in 0..x {
+                    let (s, _) = Chunk::default().get(&interleave, 0, rank);
+                    among[s as usize] += 1;
+                }
+                prop_assert_eq!(interleave.among_first(x), among);
+                if n > 600 { break; }
+            }
         }
     }
 
     #[test]
     fn each_split_covers_the_whole_stratum_and_no_period_of_it() {
         let counts = [80_000, 10_000, 10_000];
-        let interleave = Interleave::new(&counts, 1, 0);
+        let interleave = Interleave::new(&counts, 2, 1, 0);
         let (mut early, mut every_tenth) = (0, 0);
         for chunk in 0..100_000_u64.div_ceil(CHUNK) {
             for (i, (s, _)) in interleave.chunk(chunk).into_iter().enumerate() {

@@ -1,212 +1,201 @@
 //! Assignment: which split, lane and file each row goes to. Pure: no I/O, no clock, exact integers only.
 //!
-//! The only thing known of a row is its stratum and its rank among the rows of that stratum, in the order of the input.
-//! From the counts of the strata follow the counts of every split ([`rounding`]), where along a stratum the rows of
-//! each split lie ([`interleave`]), and which leaf (lane and file) each takes ([`deal`]).
+//! The only thing known of a row is its stratum, the bin of its weight, and its rank: rows of a stratum are ordered by
+//! weight bin, heaviest first, and within a bin as the input has them. From the counts of the strata follow the counts of
+//! every split ([`rounding`]), where along a stratum the rows of each split lie ([`interleave`]), how many rows each
+//! stratum is to have after resampling ([`resample`]), and which leaf (lane and file) each takes ([`deal`]).
 //!
 //! **Bounds**, for a stratum of `n_c` rows of which split s has `n_cs`, with N nodes, L lanes, F files a lane:
 //! split ⌊f·n_c⌋ or ⌈f·n_c⌉, and in total ⌊f·n⌋ or ⌈f·n⌉; inside a split, node ⌊n_cs/N⌋ or ⌈n_cs/N⌉, lane ⌊n_cs/L⌋ or
-//! ⌈n_cs/L⌉, file ⌊n_cs/LF⌋ or ⌈n_cs/LF⌉; sizes of nodes, of lanes and of files differ by at most 1 row.
+//! ⌈n_cs/L⌉, file ⌊n_cs/LF⌋ or ⌈n_cs/LF⌉; sizes of nodes, of lanes and of files differ by at most 1 row. Where splits are
+//! fixed from outside (by the hash of an id, by group) the first line holds only in expectation, the second as it stands.
+//! Where groups stay on one node, the second line holds for the lanes and files of each node.
 
+pub mod chosen;
 pub mod deal;
+pub mod groups;
 pub mod interleave;
+pub mod labels;
+mod part_counts;
+pub mod resample;
 pub mod rounding;
+pub mod stable;
+pub mod weighted;
 
-use std::collections::HashMap;
+use std::ops::Range;
 
-use deal::{Dealing, Leaves};
-use interleave::Interleave;
-use rounding::{Shares, round_strata};
+use deal::{Dealing, DealingCache};
+use interleave::{Chunk, Interleave};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
-/// A stratum as assignment sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stratum {
-    /// Keyed choices depend on this hash of the stratum's value, not on its ordinal, so that a new stratum does not
-    /// move the rows of the others.
-    pub hash: u64,
-    /// Rows.
-    pub rows: u64,
+/// Stream of the interleaving of splits.
+pub(crate) const SPLITS: u64 = 2;
+
+/// Stream of the interleaving of kept and left out rows of a part.
+pub(crate) fn kept_stream(part: usize) -> u64 {
+    10 + 16 * part as u64
 }
 
-/// The assignment of a whole data set.
+/// The assignment of a whole data set to parts: its splits, or the nodes of its splits where groups stay on one node.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     seed: u64,
-    strata: Vec<Stratum>,
-    /// `counts[c][s]`: rows of stratum c in split s.
-    counts: Vec<Vec<u64>>,
+    hashes: Vec<u64>,
+    parts: usize,
+    /// `[c · parts + p]`: rows of the input of stratum c in part p.
+    counts: Vec<u64>,
+    /// The same after resampling.
+    targets: Vec<u64>,
     dealings: Vec<Dealing>,
 }
 
-/// Where a row goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Destination {
-    /// Ordinal of the split.
-    pub split: usize,
-    /// Leaf: lane = leaf mod L, file = leaf div L.
+/// Where a row, or a copy of it, goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Place of the row in the range that was asked for.
+    pub at: usize,
+    /// Ordinal of the part.
+    pub part: u32,
+    /// Leaf in the part.
     pub leaf: u32,
+    /// 0 for the row itself, 1, 2, … for copies.
+    pub copy: u32,
 }
 
 impl Assignment {
-    /// The counts of each stratum in each split, the first half of the assignment (files per lane follow from it).
+    /// Of strata with these `hashes`; `counts` and `targets` are `[stratum · parts + part]`, and `dealings` deal the
+    /// targets.
     ///
     /// # Errors
-    /// [`crate::Error::Internal`] when the rounding's own check fails.
-    pub fn split_counts(strata: &[Stratum], shares: &Shares, seed: u64) -> Result<Vec<Vec<u64>>> {
-        round_strata(&strata.iter().map(|s| s.rows).collect::<Vec<_>>(), shares, seed)
-    }
-
-    /// Deals `counts` (of [`Assignment::split_counts`]) along the factors of each split.
-    ///
-    /// # Errors
-    /// [`crate::Error::Internal`] when a dealing's own check fails.
-    pub fn new(strata: Vec<Stratum>, counts: Vec<Vec<u64>>, factors: &[Vec<u32>], seed: u64) -> Result<Self> {
-        let hashes: Vec<u64> = strata.iter().map(|s| s.hash).collect();
-        let mut dealings = Vec::with_capacity(factors.len());
-        for (split, factors) in factors.iter().enumerate() {
-            let of_split: Vec<u64> = counts.iter().map(|c| c[split]).collect();
-            dealings.push(Dealing::new(&hashes, &of_split, factors, seed, split)?);
+    /// [`Error::Internal`] when the numbers do not fit each other, or a stratum is to grow from nothing.
+    pub fn new(
+        hashes: Vec<u64>,
+        counts: Vec<u64>,
+        targets: Vec<u64>,
+        dealings: Vec<Dealing>,
+        seed: u64,
+    ) -> Result<Self> {
+        let parts = dealings.len();
+        if counts.len() != hashes.len() * parts || targets.len() != counts.len() {
+            return Err(Error::internal("counts do not fit the strata"));
         }
-        Ok(Self { seed, strata, counts, dealings })
+        if counts.iter().zip(&targets).any(|(n, m)| *n == 0 && *m > 0) {
+            return Err(Error::internal("a stratum is to grow from nothing"));
+        }
+        Ok(Self { seed, hashes, parts, counts, targets, dealings })
     }
 
-    /// Rows of stratum `c` in each split.
+    /// Rows of the input, `[stratum · parts + part]`.
     #[must_use]
-    pub fn counts(&self) -> &[Vec<u64>] {
+    pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// The dealing of each split.
+    /// Rows after resampling, `[stratum · parts + part]`.
+    #[must_use]
+    pub fn targets(&self) -> &[u64] {
+        &self.targets
+    }
+
+    /// Number of parts.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// The dealing of each part.
     #[must_use]
     pub fn dealings(&self) -> &[Dealing] {
         &self.dealings
     }
 
-    /// Assigns rows whose ranks within a stratum come in increasing order (as a row group has them).
+    /// Places rows, stratum by stratum.
     #[must_use]
     pub fn assigner(&self) -> Assigner<'_> {
-        Assigner { assignment: self, chunks: HashMap::new(), leaves: HashMap::new() }
+        Assigner {
+            assignment: self,
+            splits: Chunk::default(),
+            kept: vec![Chunk::default(); self.parts],
+            leaves: vec![DealingCache::default(); self.parts],
+        }
     }
 }
 
-/// Assigns rows one by one; it keeps the current chunk and block of each stratum, so it is cheap when ranks of a
-/// stratum come in order. Its answers do not depend on that order.
+/// Places ranges of ranks; it keeps the current chunk and block of a stratum. Its answers depend on nothing but the
+/// question.
 #[derive(Debug)]
 pub struct Assigner<'a> {
     assignment: &'a Assignment,
-    chunks: HashMap<u32, (u64, Vec<(u32, u64)>)>,
-    leaves: HashMap<(u32, u32), Leaves>,
+    splits: Chunk,
+    kept: Vec<Chunk>,
+    leaves: Vec<DealingCache>,
 }
 
 impl Assigner<'_> {
-    /// Where the row of rank `rank` in stratum `stratum` goes.
+    /// Where the rows of ranks `ranks` of `stratum` go. Without `part` the ranks are those of the whole stratum, and the
+    /// splits interleave along it; with `part` they are ranks within the part.
     ///
     /// # Errors
-    /// [`crate::Error::Internal`] for a rank that the stratum does not have.
-    pub fn destination(&mut self, stratum: u32, rank: u64) -> Result<Destination> {
-        let outside = || crate::Error::internal(format!("rank {rank} is outside stratum {stratum}"));
-        let c = stratum as usize;
-        let (info, counts) = self.assignment.strata.get(c).zip(self.assignment.counts.get(c)).ok_or_else(outside)?;
-        let (split, rank_in_split) = if counts.len() == 1 {
-            (0, rank)
+    /// [`Error::Internal`] for ranks that the stratum does not have.
+    pub fn place(
+        &mut self,
+        part: Option<u32>,
+        stratum: u32,
+        ranks: Range<u64>,
+        mut put: impl FnMut(Placement),
+    ) -> Result<()> {
+        let outside = || Error::internal(format!("ranks {ranks:?} are outside stratum {stratum}"));
+        let of = self.assignment;
+        let hash = *of.hashes.get(stratum as usize).ok_or_else(outside)?;
+        let counts = &of.counts[stratum as usize * of.parts..][..of.parts];
+        let single = part.or(if of.parts == 1 { Some(0) } else { None });
+        if let Some(part) = single {
+            if counts.get(part as usize).is_none_or(|n| ranks.end > *n) {
+                return Err(outside());
+            }
+            for rank in ranks.clone() {
+                self.place_in(part as usize, stratum, hash, rank, (rank - ranks.start) as usize, &mut put);
+            }
+            return Ok(());
+        }
+        if ranks.end > counts.iter().sum() {
+            return Err(outside());
+        }
+        let interleave = Interleave::new(counts, SPLITS, hash, of.seed);
+        for rank in ranks.clone() {
+            let (split, rank_in_split) = self.splits.get(&interleave, u64::from(stratum), rank);
+            self.place_in(split as usize, stratum, hash, rank_in_split, (rank - ranks.start) as usize, &mut put);
+        }
+        Ok(())
+    }
+
+    fn place_in(
+        &mut self,
+        part: usize,
+        stratum: u32,
+        hash: u64,
+        rank: u64,
+        at: usize,
+        put: &mut impl FnMut(Placement),
+    ) {
+        let of = self.assignment;
+        let place = stratum as usize * of.parts + part;
+        let (rows, target) = (of.counts[place], of.targets[place]);
+        let (dealing, cache) = (&of.dealings[part], &mut self.leaves[part]);
+        let mut leaf = |rank| dealing.leaf(stratum, hash, target, rank, cache);
+        if rows == target {
+            put(Placement { at, part: part as u32, leaf: leaf(rank), copy: 0 });
+        } else if target < rows {
+            let counts = [target, rows - target];
+            let interleave = Interleave::new(&counts, kept_stream(part), hash, of.seed);
+            if let (0, kept) = self.kept[part].get(&interleave, u64::from(stratum), rank) {
+                put(Placement { at, part: part as u32, leaf: leaf(kept), copy: 0 });
+            }
         } else {
-            let chunk = rank / interleave::CHUNK;
-            let entry = self.chunks.entry(stratum).or_insert_with(|| (u64::MAX, Vec::new()));
-            if entry.0 != chunk {
-                *entry = (chunk, Interleave::new(counts, info.hash, self.assignment.seed).chunk(chunk));
-            }
-            let (split, rank) = *entry.1.get((rank % interleave::CHUNK) as usize).ok_or_else(outside)?;
-            (split as usize, rank)
-        };
-        let dealing = self.assignment.dealings.get(split).ok_or_else(outside)?;
-        let leaves = self.leaves.entry((stratum, split as u32)).or_default();
-        let leaf = dealing.leaf(stratum, info.hash, rank_in_split, leaves).ok_or_else(outside)?;
-        Ok(Destination { split, leaf })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn check(rows: &[u64], shares: &str, nodes: u32, lanes_per_node: u32, files: u32, seed: u64) {
-        let shares = Shares::parse(shares).unwrap();
-        let strata: Vec<Stratum> =
-            rows.iter().enumerate().map(|(i, r)| Stratum { hash: i as u64 * 77 + 5, rows: *r }).collect();
-        let counts = Assignment::split_counts(&strata, &shares, seed).unwrap();
-        let lanes = nodes * lanes_per_node;
-        let factors = vec![deal::factor_chain(&[nodes, lanes_per_node, files]); shares.len()];
-        let assignment = Assignment::new(strata, counts, &factors, seed).unwrap();
-        let leaves = lanes * files;
-        let mut assigner = assignment.assigner();
-        let mut table = vec![vec![vec![0_u64; leaves as usize]; rows.len()]; shares.len()];
-        for (c, n) in rows.iter().enumerate() {
-            for rank in 0..*n {
-                let d = assigner.destination(c as u32, rank).unwrap();
-                table[d.split][c][d.leaf as usize] += 1;
+            for (copy, rank) in resample::copies(rank, rows, target).enumerate() {
+                put(Placement { at, part: part as u32, leaf: leaf(rank), copy: copy as u32 });
             }
         }
-        for (s, by_stratum) in table.iter().enumerate() {
-            for m in [nodes, lanes, leaves] {
-                let mut sizes = vec![0; m as usize];
-                for (c, by_leaf) in by_stratum.iter().enumerate() {
-                    let n_cs: u64 = by_leaf.iter().sum();
-                    assert_eq!(n_cs, assignment.counts()[c][s]);
-                    let mut counts = vec![0_u64; m as usize];
-                    for (leaf, n) in by_leaf.iter().enumerate() {
-                        counts[leaf % m as usize] += n;
-                    }
-                    for (child, n) in counts.iter().enumerate() {
-                        assert!(
-                            *n == n_cs / u64::from(m) || *n == n_cs.div_ceil(u64::from(m)),
-                            "{n} of {n_cs} at 1/{m}"
-                        );
-                        sizes[child] += n;
-                    }
-                }
-                let total: u64 = sizes.iter().sum();
-                for (v, size) in sizes.iter().enumerate() {
-                    assert_eq!(*size, total.saturating_sub(v as u64).div_ceil(u64::from(m)), "size of {v} of {m}");
-                }
-            }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(150))]
-        #[test]
-        fn every_bound_holds(
-            rows in prop::collection::vec(prop_oneof![0u64..4, 0u64..90, 200u64..900], 1..40),
-            shares in prop::sample::select(vec!["all=1", "train=0.8,validation=0.1,test=0.1", "a=1/3,b=2/3", "a=0.5,b=0.2,c=0.2,d=0.05,e=0.05"]),
-            nodes in 1u32..10, lanes in 1u32..5, files in 1u32..4, seed in any::<u64>(),
-        ) {
-            check(&rows, shares, nodes, lanes, files, seed);
-        }
-    }
-
-    #[test]
-    fn a_thousand_singletons_are_split_as_asked() {
-        let strata: Vec<Stratum> = (0..1000).map(|i| Stratum { hash: i, rows: 1 }).collect();
-        let shares = Shares::parse("train=0.8,validation=0.1,test=0.1").unwrap();
-        let counts = Assignment::split_counts(&strata, &shares, 0).unwrap();
-        let totals: Vec<u64> = (0..3).map(|s| counts.iter().map(|c| c[s]).sum()).collect();
-        assert_eq!(totals, [800, 100, 100]);
-    }
-
-    #[test]
-    fn a_pattern_of_the_input_is_not_a_pattern_of_the_nodes() {
-        // Every eighth row of the input has an attribute; eight nodes. A fixed dealing would put all of it on one node.
-        let n = 80_000;
-        let strata = vec![Stratum { hash: 1, rows: n }];
-        let assignment = Assignment::new(strata, vec![vec![n]], &[deal::factor_chain(&[8])], 0).unwrap();
-        let mut assigner = assignment.assigner();
-        let mut with = [0_u32; 8];
-        for rank in (0..n).step_by(8) {
-            with[assigner.destination(0, rank).unwrap().leaf as usize] += 1;
-        }
-        assert!(with.iter().all(|w| (1_100..1_400).contains(w)), "{with:?}");
     }
 }

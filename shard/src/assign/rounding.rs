@@ -91,6 +91,18 @@ impl Shares {
         &self.names
     }
 
+    /// Parts of the whole, by split.
+    #[must_use]
+    pub fn parts(&self) -> &[u64] {
+        &self.parts
+    }
+
+    /// What the parts sum to.
+    #[must_use]
+    pub fn whole(&self) -> u64 {
+        self.whole
+    }
+
     /// Share of split `s` as `part/whole`, for the manifest.
     #[must_use]
     pub fn fraction(&self, s: usize) -> String {
@@ -138,14 +150,14 @@ struct Pending {
     frac: Vec<u64>,
 }
 
-/// `counts[c][s]` for strata of `rows[c]` rows: floor or ceiling of each share, in each stratum and in total.
+/// `counts[c · splits + s]` for strata of `rows[c]` rows: floor or ceiling of each share, in each stratum and in total.
 ///
 /// # Errors
 /// [`Error::Internal`] when the result fails its own check.
-pub fn round_strata(rows: &[u64], shares: &Shares, seed: u64) -> Result<Vec<Vec<u64>>> {
+pub fn round_strata(rows: &[u64], shares: &Shares, seed: u64) -> Result<Vec<u64>> {
     let q = shares.whole;
     let mut rng = Key::derive(Domain::Assign, seed, &[SPLIT_ROUNDING]).rng();
-    let mut counts = vec![Vec::new(); rows.len()];
+    let mut counts = vec![0; rows.len() * shares.len()];
     let mut pending: Vec<Pending> = Vec::new();
     let total: u128 = rows.iter().map(|n| u128::from(*n)).sum();
     let dummy: Vec<u64> = shares
@@ -177,7 +189,7 @@ pub fn round_strata(rows: &[u64], shares: &Shares, seed: u64) -> Result<Vec<Vec<
                 return true;
             }
             if let Some(c) = p.stratum {
-                counts[c] = std::mem::take(&mut p.base);
+                counts[c * shares.len()..][..shares.len()].copy_from_slice(&p.base);
             }
             false
         });

@@ -1,158 +1,114 @@
-//! Counting: how many rows of each stratum each row group has.
+//! Counting: how many rows each unit has of each cell. In memory the rows are kept; else only their counts are.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-use futures::{StreamExt, TryStreamExt};
-
-use super::{COPIES, Job};
+use super::{
+    Job,
+    rows::{Classes, Loaded, UnitRows},
+    units::{self, Unit},
+};
 use crate::{
-    control::{Unit, compute},
+    cells::{CellTable, Totals, UnitCounts},
+    coded::unify,
+    control::compute,
     error::{Error, Result},
-    parquet_reader::ParquetFile,
-    schema::MAX_FILE_ROWS,
-    strata::{self, Strata, StratumKey},
+    strata::Strata,
 };
 
-/// Decoded bytes that a unit of work aims at.
-const UNIT_BYTES: u64 = 32 << 20;
-/// A row group of the input.
-#[derive(Debug, Clone)]
-pub(super) struct Group {
-    pub(super) ordinal: u64,
-    pub(super) file: Arc<ParquetFile>,
-    pub(super) index: usize,
-    pub(super) first_row: u64,
-    pub(super) decoded_bytes: u64,
-}
+use super::RarePolicy;
 
 /// What counting finds.
 pub(super) struct Counted {
-    pub(super) units: Vec<Vec<Group>>,
-    /// Strata of each row group, in input order.
-    pub(super) by_group: Vec<BTreeMap<StratumKey, u64>>,
-    pub(super) strata: Arc<Strata>,
-    pub(super) decoded_bytes: u64,
+    pub(super) strata: Strata,
+    pub(super) table: CellTable,
+    pub(super) units: Vec<UnitCounts>,
+    /// The rows themselves, where they are held in memory.
+    pub(super) loaded: Vec<Loaded>,
 }
 
 impl Job {
-    fn groups(&self) -> Result<Vec<Group>> {
-        let mut groups = Vec::new();
-        for (ordinal, file) in self.input.files.iter().enumerate() {
-            let mut first_row = 0;
-            for (index, rows) in file.row_group_rows().into_iter().enumerate() {
-                let decoded_bytes = decoded_estimate(file, index) + 8 * rows;
-                if decoded_bytes > self.options.memory_bytes / COPIES {
-                    return Err(Error::usage(
-                        format!(
-                            "row group {index} of {} has {rows} rows, about {decoded_bytes} bytes when decoded",
-                            self.input.storage.url(file.path())
-                        ),
-                        format!(
-                            "give --memory at least {}, or write the input with smaller row groups",
-                            decoded_bytes * COPIES
-                        ),
-                    ));
-                }
-                groups.push(Group { ordinal: ordinal as u64, file: Arc::clone(file), index, first_row, decoded_bytes });
-                first_row += rows;
-            }
-            if first_row > MAX_FILE_ROWS {
-                return Err(Error::usage(
-                    format!("{} has more than 2^40 rows", file.path()),
-                    "cut it into several files",
-                ));
-            }
+    pub(super) async fn count(&self, classes: &Arc<Classes>) -> Result<Counted> {
+        let (units, loaded) =
+            if self.in_memory { self.load(classes).await? } else { (self.counts(classes).await?, Vec::new()) };
+        let mut totals = Totals::default();
+        for unit in &units {
+            totals.add(unit);
         }
-        Ok(groups)
-    }
-
-    pub(super) async fn count(&self) -> Result<Counted> {
-        let groups = self.groups()?;
-        let decoded_bytes = groups.iter().map(|g| g.decoded_bytes).sum();
-        self.control.progress.start("count strata", self.input.rows(), Unit::Rows);
-        let key_schema = self.key_schema()?;
-        let by_group: Vec<BTreeMap<StratumKey, u64>> = futures::stream::iter(groups.iter().cloned())
-            .map(|group| self.count_group(group))
-            .buffered(self.control.threads.max(1))
-            .try_collect()
-            .await?;
-        self.control.progress.finish();
-        let mut total: BTreeMap<StratumKey, u64> = BTreeMap::new();
-        for counts in &by_group {
-            for (key, rows) in counts {
-                match total.get_mut(key) {
-                    Some(sum) => *sum += rows,
-                    None => {
-                        total.insert(key.clone(), *rows);
-                    }
-                }
-            }
+        let options = &self.options;
+        let merge_below = if options.rare == RarePolicy::Merge { options.rare_below() } else { 0 };
+        let strata = Strata::new(totals.rows_of_keys(), &classes.spec, merge_below)?;
+        if options.rare == RarePolicy::Error {
+            self.refuse_rare(&strata)?;
         }
-        let strata = Arc::new(Strata::new(&total, &key_schema)?);
-        Ok(Counted { units: units(groups), by_group, strata, decoded_bytes })
+        let table = totals.finish(&strata)?;
+        Ok(Counted { strata, table, units, loaded })
     }
 
-    fn key_schema(&self) -> Result<SchemaRef> {
-        let schema = self.input.arrow_schema();
-        let indices: Result<Vec<usize>, _> = self.options.stratify.iter().map(|n| schema.index_of(n)).collect();
-        let fail = |source| Error::Arrow { action: "find the stratify columns".into(), source };
-        schema.project(&indices.map_err(fail)?).map(Arc::new).map_err(fail)
-    }
-
-    async fn count_group(&self, group: Group) -> Result<BTreeMap<StratumKey, u64>> {
-        self.control.stop.check()?;
-        let rows = group.file.row_group_rows().get(group.index).copied().unwrap_or(0);
-        let stratify = self.options.stratify.clone();
-        let counts = if stratify.is_empty() {
-            strata::count(&[], rows as usize)?
-        } else {
-            let names: Vec<&str> = stratify.iter().map(String::as_str).collect();
-            let bytes = group.file.fetch(&self.input.storage, group.index, Some(&names)).await?;
-            compute(move || {
-                let names: Vec<&str> = stratify.iter().map(String::as_str).collect();
-                let batch = group.file.decode(group.index, &bytes, Some(&names))?;
-                strata::count(batch.columns(), batch.num_rows())
-            })
-            .await?
-        };
-        self.control.progress.advance(rows);
-        Ok(counts)
-    }
-}
-
-/// Row groups in units of about [`UNIT_BYTES`].
-fn units(groups: Vec<Group>) -> Vec<Vec<Group>> {
-    let mut units: Vec<Vec<Group>> = Vec::new();
-    let mut bytes = 0;
-    for group in groups {
-        if units.is_empty() || bytes + group.decoded_bytes > UNIT_BYTES {
-            units.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += group.decoded_bytes;
-        if let Some(unit) = units.last_mut() {
-            unit.push(group);
-        }
-    }
-    units
-}
-
-/// Arrow bytes of a row group from its metadata: exact for fixed widths and for text whose plain size is recorded.
-fn decoded_estimate(file: &ParquetFile, index: usize) -> u64 {
-    let Some(group) = file.metadata().row_groups().get(index) else { return 0 };
-    let rows = group.num_rows().max(0) as u64;
-    group
-        .columns()
-        .iter()
-        .map(|column| match column.column_type() {
-            parquet::basic::Type::BOOLEAN => rows.div_ceil(8),
-            parquet::basic::Type::INT32 | parquet::basic::Type::FLOAT => 4 * rows,
-            parquet::basic::Type::INT64 | parquet::basic::Type::DOUBLE => 8 * rows,
-            _ => {
-                let plain = column.unencoded_byte_array_data_bytes().unwrap_or_else(|| column.uncompressed_size());
-                plain.max(0) as u64 + 8 * rows
+    async fn counts(&self, classes: &Arc<Classes>) -> Result<Vec<UnitCounts>> {
+        let names = classes.columns();
+        self.phase("count", "count strata", &self.unit_rows(), self.units_at_once(), |u| {
+            let (unit, names, classes) = (&self.units[u], &names, Arc::clone(classes));
+            async move {
+                let batches = units::read(&self.input, unit, names).await?;
+                let (unit, urls) = (unit.clone(), self.urls(unit));
+                compute(move || Ok(UnitRows::of(&classes, &unit, &urls, &batches)?.counts())).await
             }
         })
-        .sum()
+        .await
+    }
+
+    /// Reads every column of every unit and keeps it.
+    async fn load(&self, classes: &Arc<Classes>) -> Result<(Vec<UnitCounts>, Vec<Loaded>)> {
+        let names: Vec<String> = self.input.schema.columns.iter().map(|c| c.name.clone()).collect();
+        let loaded: Vec<(UnitCounts, Loaded)> = self
+            .phase_local("read rows", &self.unit_rows(), self.units_at_once(), |u| {
+                let (unit, names, classes) = (&self.units[u], &names, Arc::clone(classes));
+                async move {
+                    let batches = units::read(&self.input, unit, names).await?;
+                    let (unit, urls) = (unit.clone(), self.urls(unit));
+                    compute(move || {
+                        let rows = UnitRows::of(&classes, &unit, &urls, &batches)?;
+                        let counts = rows.counts();
+                        let batch = batches.into_iter().next().ok_or_else(|| Error::internal("a unit has no rows"))?;
+                        Ok((counts, Loaded { rows: Arc::new(rows), batch }))
+                    })
+                    .await
+                }
+            })
+            .await?;
+        let (units, mut loaded): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
+        let mut batches: Vec<_> = loaded.iter().map(|l| l.batch.clone()).collect();
+        unify(&mut batches)?;
+        for (loaded, batch) in loaded.iter_mut().zip(batches) {
+            loaded.batch = batch;
+        }
+        Ok((units, loaded))
+    }
+
+    /// Files of the row groups of `unit`, for messages.
+    pub(super) fn urls(&self, unit: &Unit) -> Vec<String> {
+        unit.groups.iter().map(|g| self.input.storage.url(g.file.path())).collect()
+    }
+
+    fn refuse_rare(&self, strata: &Strata) -> Result<()> {
+        let below = self.options.rare_below();
+        let rare: Vec<String> = (strata.strata().iter())
+            .filter(|s| s.rows < below)
+            .map(|s| format!("\"{}\" ({})", s.name, s.rows))
+            .collect();
+        if rare.is_empty() {
+            return Ok(());
+        }
+        let more = rare.len().saturating_sub(10);
+        Err(Error::Data {
+            url: self.input.storage.url(""),
+            what: format!(
+                "{} strata have fewer than {below} rows: {}{}",
+                rare.len(),
+                rare[..rare.len() - more].join(", "),
+                if more > 0 { format!(" and {more} more") } else { String::new() }
+            ),
+            help: "give --rare spread or --rare merge, another --rare-below, or fewer stratify columns".into(),
+        })
+    }
 }

@@ -1,136 +1,164 @@
-//! Assigning: each unit's rows to their destinations, spilled as one run sorted by destination.
+//! Spilling: each unit's rows sorted by destination, stored as one run that shards are gathered from.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use arrow::{
-    array::{ArrayRef, Int64Array, RecordBatch},
-    compute::concat_batches,
-    datatypes::SchemaRef,
-};
+use arrow::array::{ArrayRef, Int32Array, Int64Array, UInt32Array};
 use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Job, Plan,
-    count::{Counted, Group},
+    Job,
+    count::Counted,
+    phase::in_order,
+    place::{Placed, place},
+    plan::Plan,
+    rows::{Classes, UnitRows},
+    units::{self, Unit},
 };
 use crate::{
-    assign::Destination,
-    control::{Unit, compute},
+    cells::UnitCell,
+    coded::{CodedBatch, concat, gather_one},
+    control::compute,
     error::{Error, Result},
-    runs::{self, Slice},
-    schema::row_id,
-    strata::{self, Strata},
+    runs::{self, Run},
 };
 
+/// What a spilled unit leaves behind.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct RunReceipt {
+pub(super) struct RunReceipt {
     path: String,
-    index_at: u64,
     bytes: u64,
-}
-
-/// A spilled unit.
-pub(super) struct Run {
-    pub(super) path: String,
-    pub(super) index: HashMap<Destination, Slice>,
+    index_at: u64,
+    pub(super) node_weights: Vec<u128>,
 }
 
 impl Job {
-    pub(super) async fn spill(&self, counted: &Counted, plan: &Arc<Plan>) -> Result<Vec<Run>> {
-        self.control.progress.start("assign rows", self.input.rows(), Unit::Rows);
-        let largest = counted.units.iter().map(|u| u.iter().map(|g| g.decoded_bytes).sum::<u64>()).max().unwrap_or(1);
-        // Rank of the first row of each of a unit's strata: prefix sums over row groups in input order.
-        let mut starts: Vec<HashMap<u32, u64>> = Vec::with_capacity(counted.units.len());
-        let mut next = vec![0_u64; counted.strata.strata().len()];
-        let mut groups = counted.by_group.iter();
+    /// Places every unit where it is held in memory.
+    pub(super) async fn place_loaded(
+        &self,
+        counted: &Arc<Counted>,
+        plan: &Arc<Plan>,
+    ) -> Result<(Vec<Placed>, Vec<u128>)> {
+        let mut cursor = counted.table.cursor();
+        let mut cells = Vec::with_capacity(counted.units.len());
         for unit in &counted.units {
-            let mut of_unit = HashMap::new();
-            for counts in groups.by_ref().take(unit.len()) {
-                for (key, rows) in counts {
-                    if let Some(c) = counted.strata.ordinal(key) {
-                        of_unit.entry(c).or_insert(next[c as usize]);
-                        next[c as usize] += rows;
-                    }
-                }
-            }
-            starts.push(of_unit);
+            cells.push(cursor.next(unit, &counted.strata)?);
         }
-        let runs = futures::stream::iter(counted.units.iter().cloned().zip(starts).enumerate())
-            .map(|(u, (unit, ranks))| self.spill_unit(u, unit, ranks, Arc::clone(&counted.strata), Arc::clone(plan)))
-            .buffered(self.at_once(largest, 1))
-            .try_collect()
+        let placed: Vec<Placed> = self
+            .phase_local("assign rows", &self.unit_rows(), self.control.threads, |u| {
+                let (counted, plan, cells) = (Arc::clone(counted), Arc::clone(plan), cells_at(&cells, u));
+                let url = self.input.storage.url("");
+                compute(move || place(&plan, &counted.strata, &counted.loaded[u].rows, &cells, &url))
+            })
             .await?;
-        self.control.progress.finish();
-        Ok(runs)
+        let mut sums = Vec::new();
+        for unit in &placed {
+            add_weights(&mut sums, &unit.node_weights);
+        }
+        Ok((placed, sums))
+    }
+
+    /// Spills every unit.
+    pub(super) async fn spill(
+        &self,
+        counted: &Arc<Counted>,
+        classes: &Arc<Classes>,
+        plan: &Arc<Plan>,
+    ) -> Result<(Vec<Run>, Vec<u128>)> {
+        let mut cursor = counted.table.cursor();
+        let mut cells = Vec::with_capacity(counted.units.len());
+        for unit in &counted.units {
+            cells.push(cursor.next(unit, &counted.strata)?);
+        }
+        let receipts: Vec<RunReceipt> = self
+            .phase("run", "assign rows", &self.unit_rows(), self.units_at_once(), |u| {
+                self.spill_unit(u, cells_at(&cells, u), counted, classes, plan)
+            })
+            .await?;
+        let mut sums = Vec::new();
+        for receipt in &receipts {
+            add_weights(&mut sums, &receipt.node_weights);
+        }
+        let runs = in_order(receipts.into_iter().map(|r| self.open_run(plan, r))).await?;
+        Ok((runs, sums))
     }
 
     async fn spill_unit(
         &self,
         ordinal: usize,
-        unit: Vec<Group>,
-        ranks: HashMap<u32, u64>,
-        strata: Arc<Strata>,
-        plan: Arc<Plan>,
-    ) -> Result<Run> {
+        cells: Vec<UnitCell>,
+        counted: &Arc<Counted>,
+        classes: &Arc<Classes>,
+        plan: &Arc<Plan>,
+    ) -> Result<RunReceipt> {
         self.control.stop.check()?;
-        let name = format!("run-{ordinal:06}");
-        let rows: u64 = unit.iter().filter_map(|g| g.file.row_group_rows().get(g.index).copied()).sum();
-        if let Some(receipt) = self.work.receipt::<RunReceipt>(&name).await?
-            && self.out.size(&receipt.path).await? == Some(receipt.bytes)
-        {
-            self.control.progress.advance(rows);
-            return self.open_run(receipt).await;
-        }
-        let mut fetched = Vec::with_capacity(unit.len());
-        let columns: Vec<String> = self.input.schema.columns.iter().map(|c| c.name.clone()).collect();
-        let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-        for group in unit {
-            let bytes = group.file.fetch(&self.input.storage, group.index, Some(&names)).await?;
-            fetched.push((group, bytes));
-        }
-        let (stratify, storage) = (self.options.stratify.clone(), self.input.storage.clone());
-        let (bytes, index_at) = compute(move || {
-            let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-            let mut ranks = ranks;
-            let mut assigner = plan.assignment.assigner();
-            let (mut batches, mut destinations) = (Vec::new(), Vec::new());
-            for (group, bytes) in fetched {
-                let url = storage.url(group.file.path());
-                let batch = group.file.decode(group.index, &bytes, Some(&names))?;
-                let strata = strata.of_rows(&strata::key_columns(&batch, &stratify)?, batch.num_rows(), &url)?;
-                for stratum in strata {
-                    let rank = ranks.entry(stratum).or_insert(u64::MAX);
-                    destinations.push(assigner.destination(stratum, *rank)?);
-                    *rank = rank.saturating_add(1);
-                }
-                batches.push(with_row_ids(&batch, &group, &plan.schema)?);
-            }
-            let batch = concat_batches(&plan.schema, &batches)
-                .map_err(|source| Error::Arrow { action: "put a unit together".into(), source })?;
-            drop(batches);
-            runs::encode(&batch, &destinations)
+        let unit = self.units[ordinal].clone();
+        let names: Vec<String> = self.input.schema.columns.iter().map(|c| c.name.clone()).collect();
+        let batches = units::read(&self.input, &unit, &names).await?;
+        let urls = self.urls(&unit);
+        let (counted, classes, plan) = (Arc::clone(counted), Arc::clone(classes), Arc::clone(plan));
+        let (run, node_weights) = compute(move || {
+            let rows = UnitRows::of(&classes, &unit, &urls, &batches)?;
+            let placed = place(&plan, &counted.strata, &rows, &cells, urls.first().map_or("", |u| u))?;
+            let sorted = sorted_rows(&plan, &unit, batches, &placed)?;
+            let slices: Vec<(u32, u32)> = placed.slices.iter().map(|s| (s.destination, s.rows)).collect();
+            Ok((runs::encode(&sorted, &slices)?, placed.node_weights))
         })
         .await?;
-        let length = bytes.len() as u64;
-        let path = self.work.put(&format!("{name}.arrows"), bytes).await?;
-        let receipt = RunReceipt { path, index_at, bytes: length };
-        self.work.record(&name, &receipt).await?;
-        self.control.progress.advance(rows);
-        self.open_run(receipt).await
+        let bytes = run.bytes.len() as u64;
+        let path = self.work.put(&format!("run-{ordinal:06}.arrows"), run.bytes).await?;
+        Ok(RunReceipt { path, bytes, index_at: run.index_at, node_weights })
     }
 
-    async fn open_run(&self, receipt: RunReceipt) -> Result<Run> {
+    async fn open_run(&self, plan: &Plan, receipt: RunReceipt) -> Result<Run> {
         let index = self.out.get_range(&receipt.path, receipt.index_at..receipt.bytes).await?;
-        Ok(Run { index: runs::decode_index(&index, &self.out.url(&receipt.path))?, path: receipt.path })
+        Run::open(receipt.path.clone(), &index, &plan.schema, &self.out.url(&receipt.path), |range| {
+            let (out, path) = (self.out.clone(), receipt.path.clone());
+            async move { out.get_range(&path, range).await }
+        })
+        .await
     }
 }
 
-fn with_row_ids(batch: &RecordBatch, group: &Group, schema: &SchemaRef) -> Result<RecordBatch> {
-    let first = row_id(group.ordinal, group.first_row);
-    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + batch.num_rows() as i64));
-    let mut columns = batch.columns().to_vec();
-    columns.push(ids);
-    RecordBatch::try_new(Arc::clone(schema), columns)
-        .map_err(|source| Error::Arrow { action: format!("add row ids to {}", group.file.path()), source })
+/// Cells of unit `u`.
+fn cells_at(cells: &[Vec<UnitCell>], u: usize) -> Vec<UnitCell> {
+    cells.get(u).cloned().unwrap_or_default()
+}
+
+fn add_weights(sums: &mut Vec<u128>, more: &[u128]) {
+    sums.resize(sums.len().max(more.len()), 0);
+    for (sum, weight) in sums.iter_mut().zip(more) {
+        *sum += weight;
+    }
+}
+
+/// A unit's rows in the order of `placed`, with their ids and, where there may be copies, which copy each is.
+fn sorted_rows(plan: &Plan, unit: &Unit, mut batches: Vec<CodedBatch>, placed: &Placed) -> Result<CodedBatch> {
+    let schema =
+        batches.first().map(|b| Arc::clone(b.schema())).ok_or_else(|| Error::internal("a unit has no rows"))?;
+    let whole = concat(&schema, &mut batches)?;
+    let sorted = gather_one(&whole, &UInt32Array::from(placed.rows.clone()))?;
+    let mut ids = Vec::with_capacity(whole.rows());
+    for group in &unit.groups {
+        ids.extend(group.first_id..group.first_id + group.rows as i64);
+    }
+    let ids = Int64Array::from_iter_values(placed.rows.iter().map(|row| ids.get(*row as usize).copied().unwrap_or(-1)));
+    let mut columns: Vec<ArrayRef> = vec![Arc::new(ids)];
+    if plan.copies {
+        columns.push(Arc::new(Int32Array::from_iter_values(placed.copies.iter().map(|c| *c as i32))));
+    }
+    sorted.with_columns(&plan.schema, columns)
+}
+
+/// Reads a shard's slices, `at_once` at a time, in the order of the runs.
+pub(super) async fn slices(job: &Job, runs: &[Run], destination: u32, at_once: usize) -> Result<Vec<CodedBatch>> {
+    let wanted: Vec<(&Run, runs::Slice)> = runs.iter().filter_map(|run| Some((run, run.slice(destination)?))).collect();
+    futures::stream::iter(wanted)
+        .map(|(run, slice)| async move {
+            let bytes = job.out.get_range(run.path(), slice.range()).await?;
+            run.decode(&slice, bytes, &job.out.url(run.path()))
+        })
+        .buffered(at_once)
+        .try_collect()
+        .await
 }
