@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture};
 
 use crate::{
     error::{Error, Result},
@@ -63,11 +63,11 @@ impl Input {
                 "merge small files first",
             ));
         }
-        let files: Vec<Arc<ParquetFile>> = futures::stream::iter(paths)
-            .map(|path| async move { ParquetFile::open(storage, &path).await.map(Arc::new) })
-            .buffered(FOOTERS_AT_ONCE)
-            .try_collect()
-            .await?;
+        let opening = paths.into_iter().map(|path| -> BoxFuture<'_, Result<Arc<ParquetFile>>> {
+            Box::pin(async move { ParquetFile::open(storage, &path).await.map(Arc::new) })
+        });
+        let files: Vec<Arc<ParquetFile>> =
+            futures::stream::iter(opening).buffered(FOOTERS_AT_ONCE).try_collect().await?;
         for (file, size) in files.iter().zip(sizes) {
             if size.is_some_and(|s| s != file.bytes()) {
                 return Err(Error::corrupt(storage.url(file.path()), "its size is not the manifest's"));

@@ -475,8 +475,8 @@ pub(crate) mod tests {
         assert!(matches!(other.publish(&storage).await, Err(Error::Conflict { .. })));
         assert_eq!(Manifest::latest(&storage).await.unwrap().unwrap(), manifest);
         // It names no files table, so it is no whole set.
-        assert!(matches!(existing(&storage, ManifestKind::Dataset, "00").await.unwrap(), Existing::Nothing));
-        assert!(existing(&storage, ManifestKind::Dataset, "33").await.is_err());
+        assert!(matches!(existing(&storage, ManifestKind::Dataset, "00", false).await.unwrap(), Existing::Nothing));
+        assert!(existing(&storage, ManifestKind::Dataset, "33", false).await.is_err());
         assert!(Manifest::require(&storage, ManifestKind::Shards).await.is_err());
     }
 
@@ -485,8 +485,8 @@ pub(crate) mod tests {
         let good = sample().to_bytes().unwrap();
         assert_eq!(Manifest::from_bytes(&good, "m").unwrap(), sample());
         let text = String::from_utf8(good).unwrap();
-        let newer = text.replace("\"format_version\": 1", "\"format_version\": 2");
-        assert!(matches!(Manifest::from_bytes(newer.as_bytes(), "m"), Err(Error::FormatVersion { found: 2, .. })));
+        let newer = text.replace("\"format_version\": 2", "\"format_version\": 3");
+        assert!(matches!(Manifest::from_bytes(newer.as_bytes(), "m"), Err(Error::FormatVersion { found: 3, .. })));
         for cut in 0..text.len() {
             assert!(Manifest::from_bytes(&text.as_bytes()[..cut], "m").is_err());
         }

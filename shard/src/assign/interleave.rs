@@ -122,7 +122,7 @@ mod tests {
                     next[s as usize] += 1;
                 }
             }
-            prop_assert_eq!(next, counts);
+            prop_assert_eq!(&next, &counts);
             for x in [0, n / 3, n / 2, n] {
                 let mut among = vec![0; interleave.counts.len()];
                 for rank in 0..x {

@@ -199,3 +199,147 @@ impl Assigner<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deal::factor_chain;
+    use proptest::prelude::*;
+    use rounding::{Shares, round_strata};
+    use weighted::{WeightRun, WeightedNodes, WeightedStratum};
+
+    /// Splits, and dealings with or without weights.
+    fn assignment(rows: &[u64], shares: &str, nodes: u32, leaves: u32, weighted: bool, seed: u64) -> Assignment {
+        let shares = Shares::parse(shares).unwrap();
+        let hashes: Vec<u64> = (0..rows.len() as u64).map(|i| i * 77 + 5).collect();
+        let counts = round_strata(rows, &shares, seed).unwrap();
+        let dealings = (0..shares.len())
+            .map(|s| {
+                let of_split: Vec<u64> = counts.iter().skip(s).step_by(shares.len()).copied().collect();
+                if !weighted {
+                    return Dealing::flat(&hashes, of_split.into_iter(), u64::from(leaves), seed, s as u64).unwrap();
+                }
+                let strata: Vec<WeightedStratum> = (of_split.iter().zip(&hashes))
+                    .map(|(n, hash)| {
+                        let runs =
+                            (0..*n).map(|i| WeightRun { weight: 1 + (n - i) * (n - i) % 1009, rows: 1 }).collect();
+                        WeightedStratum { hash: *hash, runs }
+                    })
+                    .collect();
+                let choice = WeightedNodes::new(&strata, &factor_chain(&[nodes]), 0, seed, s);
+                let choice = deal::NodeChoice::Weighted(choice);
+                Dealing::by_nodes(choice, nodes, &hashes, of_split, u64::from(leaves), seed, s as u64).unwrap()
+            })
+            .collect();
+        Assignment::new(hashes, counts.clone(), counts, dealings, seed).unwrap()
+    }
+
+    fn check(rows: &[u64], shares: &str, nodes: u32, lanes_per_node: u32, files: u32, weighted: bool, seed: u64) {
+        let (lanes, leaves) = (nodes * lanes_per_node, nodes * lanes_per_node * files);
+        let assignment = assignment(rows, shares, nodes, leaves, weighted, seed);
+        let parts = assignment.parts();
+        let mut assigner = assignment.assigner();
+        let mut table = vec![vec![vec![0_u64; leaves as usize]; rows.len()]; parts];
+        for (c, n) in rows.iter().enumerate() {
+            // In pieces, as units have them.
+            for start in (0..*n).step_by(137) {
+                let end = (*n).min(start + 137);
+                let mut seen = 0;
+                assigner
+                    .place(None, c as u32, start..end, |p| {
+                        assert_eq!((p.at, p.copy), (seen, 0));
+                        seen += 1;
+                        table[p.part as usize][c][p.leaf as usize] += 1;
+                    })
+                    .unwrap();
+                assert_eq!(seen as u64, end - start);
+            }
+        }
+        for (s, by_stratum) in table.iter().enumerate() {
+            for m in [nodes, lanes, leaves] {
+                let mut sizes = vec![0; m as usize];
+                for (c, by_leaf) in by_stratum.iter().enumerate() {
+                    let n_cs: u64 = by_leaf.iter().sum();
+                    assert_eq!(n_cs, assignment.counts()[c * parts + s]);
+                    let mut counts = vec![0_u64; m as usize];
+                    for (leaf, n) in by_leaf.iter().enumerate() {
+                        counts[leaf % m as usize] += n;
+                    }
+                    for (child, n) in counts.iter().enumerate() {
+                        let whole = u64::from(m);
+                        assert!(*n == n_cs / whole || *n == n_cs.div_ceil(whole), "{n} of {n_cs} at 1/{m}");
+                        sizes[child] += n;
+                    }
+                }
+                let total: u64 = sizes.iter().sum();
+                for (v, size) in sizes.iter().enumerate() {
+                    let want = total.saturating_sub(v as u64).div_ceil(u64::from(m));
+                    assert_eq!(*size, want, "size of {v} of {m}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn every_bound_holds(
+            rows in prop::collection::vec(prop_oneof![0u64..4, 0u64..90, 200u64..900], 1..40),
+            shares in prop::sample::select(vec!["all=1", "train=0.8,validation=0.1,test=0.1", "a=1/3,b=2/3", "a=0.5,b=0.2,c=0.2,d=0.05,e=0.05"]),
+            nodes in 1u32..10, lanes in 1u32..5, files in 1u32..4, weighted in any::<bool>(), seed in any::<u64>(),
+        ) {
+            check(&rows, shares, nodes, lanes, files, weighted, seed);
+        }
+    }
+
+    #[test]
+    fn blocks_larger_than_a_shuffled_one_keep_the_bounds() {
+        for weighted in [false, true] {
+            check(&[5_000, 299, 1, 0, 1_234], "a=0.7,b=0.3", 8, 8, 6, weighted, 3);
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_the_input_is_not_a_pattern_of_the_nodes() {
+        // Every eighth row of the input has an attribute; eight nodes. A fixed dealing would put all of it on one node.
+        let n = 80_000;
+        for leaves in [8, 512] {
+            let assignment = assignment(&[n], "all=1", 8, leaves, false, 0);
+            let mut with = [0_u32; 8];
+            assignment
+                .assigner()
+                .place(None, 0, 0..n, |p| with[p.leaf as usize % 8] += u32::from(p.at % 8 == 0))
+                .unwrap();
+            assert!(with.iter().all(|w| (1_100..1_400).contains(w)), "{with:?}");
+        }
+    }
+
+    #[test]
+    fn a_thousand_singletons_are_split_as_asked() {
+        let shares = Shares::parse("train=0.8,validation=0.1,test=0.1").unwrap();
+        let counts = round_strata(&[1; 1000], &shares, 0).unwrap();
+        let totals: Vec<u64> = (0..3).map(|s| counts.iter().skip(s).step_by(3).sum()).collect();
+        assert_eq!(totals, [800, 100, 100]);
+    }
+
+    #[test]
+    fn resampled_rows_fill_their_targets() {
+        let (hashes, counts, targets) = (vec![1, 2, 3], vec![1_000, 10, 300], vec![400, 400, 300]);
+        let dealing = Dealing::flat(&hashes, targets.iter().copied(), 16, 0, 0).unwrap();
+        let assignment = Assignment::new(hashes, counts.clone(), targets.clone(), vec![dealing], 0).unwrap();
+        let mut assigner = assignment.assigner();
+        for (c, (n, m)) in counts.iter().zip(&targets).enumerate() {
+            let mut on_leaf = [0_u64; 16];
+            let mut copies = vec![0_u32; *n as usize];
+            assigner
+                .place(None, c as u32, 0..*n, |p| {
+                    assert_eq!(p.copy, copies[p.at]);
+                    copies[p.at] += 1;
+                    on_leaf[p.leaf as usize] += 1;
+                })
+                .unwrap();
+            assert_eq!(on_leaf.iter().sum::<u64>(), *m);
+            assert!(on_leaf.iter().all(|l| *l == m / 16 || *l == m.div_ceil(16)));
+        }
+    }
+}

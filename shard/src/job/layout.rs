@@ -92,6 +92,9 @@ async fn balance(set: &ShardSet, layout: &Layout) -> Result<Balance> {
             *counts.entry((s, name)).or_default().entry(node).or_insert(0) += rows;
         }
     }
+    // Dealt by nodes first, only those nodes have the bound; dealt flat, every divisor of the lanes has.
+    let flat = layout.weight.is_none()
+        && layout.strata.columns.iter().all(|c| matches!(c, KeyColumn::Value { .. } | KeyColumn::Bins { .. }));
     let divides = layout.lanes.is_multiple_of(layout.nodes) && old.versions <= 1;
     for (s, split) in balance.splits.iter_mut().enumerate() {
         let mut level = Level::new(layout.nodes);
@@ -99,7 +102,7 @@ async fn balance(set: &ShardSet, layout: &Layout) -> Result<Balance> {
             level.add_counted(name, &by_node.iter().map(|(n, rows)| (*n, *rows)).collect::<Vec<_>>());
         }
         let rows = layout.splits.get(s).map_or(0, |s| s.rows);
-        let guaranteed = split.nodes.guaranteed && divides && split.weights.is_none() && split.labels.is_none();
+        let guaranteed = split.lanes.guaranteed && divides && flat;
         split.nodes = LevelBalance { guaranteed, ..level.finish(rows, guaranteed) };
         split.node_rows = node_rows(layout, s, &counts);
         split.weights = None;
@@ -107,7 +110,7 @@ async fn balance(set: &ShardSet, layout: &Layout) -> Result<Balance> {
     }
     balance.node_rows =
         (0..layout.nodes as usize).map(|n| balance.splits.iter().map(|s| s.node_rows[n]).sum()).collect();
-    balance.node_rows_guaranteed = old.node_rows_guaranteed && layout.lanes.is_multiple_of(layout.nodes);
+    balance.node_rows_guaranteed = divides && balance.splits.iter().all(|s| s.lanes.guaranteed);
     balance.union_deviation_bound = balance.splits.iter().map(|s| s.nodes.worst_deviation).fold(0.0, f64::max);
     Ok(balance)
 }

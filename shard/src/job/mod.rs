@@ -28,7 +28,7 @@ mod write;
 
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture};
 
 pub use self::layout::layout_anew;
 pub use self::options::{GroupScope, LANES_PER_NODE, RarePolicy, ShardOptions, Task};
@@ -216,22 +216,24 @@ impl Job {
         stage: &str,
         amounts: &[u64],
         at_once: usize,
-        work: impl Fn(usize) -> W,
+        work: impl Fn(usize) -> W + Sync,
     ) -> Result<Vec<T>>
     where
-        W: Future<Output = Result<T>>,
+        T: Send,
+        W: Future<Output = Result<T>> + Send,
     {
         self.control.progress.start(stage, amounts.iter().sum(), ProgressUnit::Rows);
         let work = &work;
-        let results = futures::stream::iter(amounts.iter().enumerate().map(|(unit, amount)| async move {
-            self.control.stop.check()?;
-            let result = work(unit).await?;
-            self.control.progress.advance(*amount);
-            Ok::<T, Error>(result)
-        }))
-        .buffered(at_once.max(1))
-        .try_collect()
-        .await?;
+        // Boxed: the compiler can't see that a stream of unnamed futures over references is Send.
+        let units = (0..amounts.len()).map(|unit| -> BoxFuture<'_, Result<T>> {
+            Box::pin(async move {
+                self.control.stop.check()?;
+                let result = work(unit).await?;
+                self.control.progress.advance(amounts.get(unit).copied().unwrap_or(0));
+                Ok(result)
+            })
+        });
+        let results = futures::stream::iter(units).buffered(at_once.max(1)).try_collect().await?;
         self.control.progress.finish();
         Ok(results)
     }

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::Job;
@@ -32,8 +32,8 @@ impl Job {
     ) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned + Send + Sync,
-        F: Fn(usize) -> W,
-        W: Future<Output = Result<T>>,
+        F: Fn(usize) -> W + Sync,
+        W: Future<Output = Result<T>> + Send,
     {
         if !self.shared {
             return self.phase_local(stage, amounts, at_once, work).await;
@@ -51,32 +51,33 @@ impl Job {
         count: usize,
         at_once: usize,
         work: &F,
-        done: &impl Fn(usize),
+        done: &(impl Fn(usize) + Sync),
     ) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned + Send + Sync,
-        F: Fn(usize) -> W,
-        W: Future<Output = Result<T>>,
+        F: Fn(usize) -> W + Sync,
+        W: Future<Output = Result<T>> + Send,
     {
         let (order, own) = self.order(count);
-        let units = futures::stream::iter(order.into_iter().enumerate().map(|(i, unit)| async move {
-            self.control.stop.check()?;
-            let receipt = receipt_name(name, unit);
-            // Of its own share a process knows what it did before it was stopped; of others' it looks each time.
-            let result = match self.work.receipt::<T>(&receipt).await? {
-                Some(result) => result,
-                None => {
-                    if i >= own {
-                        tracing::debug!("{receipt} is missing; doing it");
+        let units = order.into_iter().enumerate().map(|(i, unit)| -> BoxFuture<'_, Result<(usize, T)>> {
+            Box::pin(async move {
+                self.control.stop.check()?;
+                let receipt = receipt_name(name, unit);
+                let result = match self.work.receipt::<T>(&receipt).await? {
+                    Some(result) => result,
+                    None => {
+                        if i >= own {
+                            tracing::debug!("{receipt} is missing; doing it");
+                        }
+                        let result = work(unit).await?;
+                        self.work.record(&receipt, &result).await?;
+                        result
                     }
-                    let result = work(unit).await?;
-                    self.work.record(&receipt, &result).await?;
-                    result
-                }
-            };
-            Ok::<_, Error>((unit, result))
-        }))
-        .buffer_unordered(at_once.max(1));
+                };
+                Ok((unit, result))
+            })
+        });
+        let units = futures::stream::iter(units).buffer_unordered(at_once.max(1));
         let mut units = std::pin::pin!(units);
         let mut results: Vec<Option<T>> = (0..count).map(|_| None).collect();
         while let Some((unit, result)) = units.try_next().await? {
@@ -103,7 +104,10 @@ fn receipt_name(phase: &str, unit: usize) -> String {
     format!("{phase}-{unit:06}")
 }
 
-/// Awaits `futures`, [`RECEIPTS_AT_ONCE`] at a time, in order.
-pub(super) async fn in_order<T>(futures: impl IntoIterator<Item = impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
-    futures::stream::iter(futures).buffered(RECEIPTS_AT_ONCE).try_collect().await
+/// What `work` gives for 0 to `count` − 1, [`RECEIPTS_AT_ONCE`] at a time, in order.
+pub(super) async fn in_order<'a, T: Send>(
+    count: usize,
+    work: impl Fn(usize) -> BoxFuture<'a, Result<T>> + Send,
+) -> Result<Vec<T>> {
+    futures::stream::iter((0..count).map(work)).buffered(RECEIPTS_AT_ONCE).try_collect().await
 }

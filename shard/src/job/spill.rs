@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, UInt32Array};
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -79,7 +79,7 @@ impl Job {
         for receipt in &receipts {
             add_weights(&mut sums, &receipt.node_weights);
         }
-        let runs = in_order(receipts.into_iter().map(|r| self.open_run(plan, r))).await?;
+        let runs = in_order(receipts.len(), |r| Box::pin(self.open_run(plan, receipts[r].clone()))).await?;
         Ok((runs, sums))
     }
 
@@ -152,13 +152,14 @@ fn sorted_rows(plan: &Plan, unit: &Unit, mut batches: Vec<CodedBatch>, placed: &
 
 /// Reads a shard's slices, `at_once` at a time, in the order of the runs.
 pub(super) async fn slices(job: &Job, runs: &[Run], destination: u32, at_once: usize) -> Result<Vec<CodedBatch>> {
-    let wanted: Vec<(&Run, runs::Slice)> = runs.iter().filter_map(|run| Some((run, run.slice(destination)?))).collect();
-    futures::stream::iter(wanted)
-        .map(|(run, slice)| async move {
+    let wanted: Vec<(usize, runs::Slice)> =
+        runs.iter().enumerate().filter_map(|(r, run)| Some((r, run.slice(destination)?))).collect();
+    let reads = wanted.into_iter().map(|(r, slice)| -> BoxFuture<'_, Result<CodedBatch>> {
+        Box::pin(async move {
+            let run = &runs[r];
             let bytes = job.out.get_range(run.path(), slice.range()).await?;
             run.decode(&slice, bytes, &job.out.url(run.path()))
         })
-        .buffered(at_once)
-        .try_collect()
-        .await
+    });
+    futures::stream::iter(reads).buffered(at_once).try_collect().await
 }

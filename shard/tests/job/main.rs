@@ -1,0 +1,9 @@
+//! The shard job, run on real Parquet.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod laws;
+mod options;
+mod support;
+mod tasks;
+mod versions;
+mod whole;
