@@ -23,6 +23,7 @@ mod publish;
 mod rows;
 mod sidecars;
 mod spill;
+mod stream;
 mod units;
 mod write;
 
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt, future::BoxFuture};
 
 pub use self::layout::layout_anew;
+pub use self::stream::shard_batches;
 pub use self::options::{GroupScope, LANES_PER_NODE, RarePolicy, ShardOptions, Task};
 pub(crate) use self::sidecars::{fixed, order_of};
 use self::{
