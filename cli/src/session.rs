@@ -8,6 +8,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{args::Common, failure::Failure, progress};
 
+/// Threads that wait for local disks at once. Each may keep a heap of its own.
+const BLOCKING_THREADS: usize = 32;
+
 /// One command under way.
 pub struct Session {
     /// Flags of every command.
@@ -38,6 +41,7 @@ impl Session {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(control.threads)
+            .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()
             .context("could not start the runtime")?;

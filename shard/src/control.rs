@@ -102,13 +102,18 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// Runs `work` on a thread for computing, off the runtime's own.
+/// Runs `work` on a thread of rayon's pool, off the runtime's own: as many at once as there are cores, on threads that
+/// stay, so that what one frees is there for the next.
 ///
 /// # Errors
 /// What `work` returns; [`Error::Internal`] when it panicked.
 pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(e) => Err(Error::internal(format!("a worker thread failed: {e}"))),
-    }
+    let (answer, result) = tokio::sync::oneshot::channel();
+    rayon::spawn(move || {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+            .unwrap_or_else(|_| Err(Error::internal("a worker thread panicked")));
+        // Whoever asked may be gone: it was stopped.
+        drop(answer.send(done));
+    });
+    result.await.unwrap_or_else(|_| Err(Error::internal("a worker thread gave no answer")))
 }

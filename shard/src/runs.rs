@@ -33,6 +33,8 @@ pub struct Slice {
     offset: u64,
     metadata: u32,
     body: u32,
+    /// First eight bytes of the BLAKE3 of its bytes: runs are not synced to disk, so what is read is checked.
+    digest: u64,
 }
 
 impl Slice {
@@ -105,7 +107,8 @@ impl Writer {
         let fits = |n: usize| {
             u32::try_from(n).map_err(|_| Error::usage("a run's slice exceeds 4 GiB", "use smaller row groups"))
         };
-        Ok(Slice { rows: fits(batch.num_rows())?, offset, metadata: fits(metadata)?, body: fits(body)? })
+        let digest = crate::strata::hash(self.bytes.get(offset as usize..).unwrap_or(&[]));
+        Ok(Slice { rows: fits(batch.num_rows())?, offset, metadata: fits(metadata)?, body: fits(body)?, digest })
     }
 }
 
@@ -211,7 +214,10 @@ impl Run {
 }
 
 fn decode(schema: &SchemaRef, slice: &Slice, bytes: Bytes, url: &str) -> Result<RecordBatch> {
-    let corrupt = |e: String| Error::corrupt(url, e);
+    let corrupt = |e: String| Error::corrupt(url, format!("{e}; remove the folder it is in and run again"));
+    if crate::strata::hash(&bytes) != slice.digest {
+        return Err(corrupt("a slice is not what was written".into()));
+    }
     let decoder = FileDecoder::new(Arc::clone(schema), MetadataVersion::V5);
     let block = Block::new(0, slice.metadata as i32, i64::from(slice.body));
     let batch = decoder
@@ -269,5 +275,10 @@ mod tests {
                 && (coded.is_null(i) || coded.value(i) == ["a", "b", "c"][(id % 3) as usize])));
         }
         assert!(Run::open("run".into(), &index[1..], &schema, "run", read).await.is_err());
+        let slice = opened.slice(0).unwrap();
+        let range = slice.range();
+        let mut bytes = run.bytes[range.start as usize..range.end as usize].to_vec();
+        bytes[40] ^= 1;
+        assert!(opened.decode(&slice, bytes.into(), "run").unwrap_err().to_string().contains("not what was written"));
     }
 }

@@ -10,7 +10,6 @@ use super::{
 use crate::{
     cells::{CellTable, Totals, UnitCounts},
     coded::unify,
-    control::compute,
     error::{Error, Result},
     strata::Strata,
 };
@@ -51,7 +50,7 @@ impl Job {
             async move {
                 let batches = units::read(&self.input, unit, names).await?;
                 let (unit, urls) = (unit.clone(), self.urls(unit));
-                compute(move || Ok(UnitRows::of(&classes, &unit, &urls, &batches)?.counts())).await
+                self.compute(move || Ok(UnitRows::of(&classes, &unit, &urls, &batches)?.counts())).await
             }
         })
         .await
@@ -66,7 +65,7 @@ impl Job {
                 async move {
                     let batches = units::read(&self.input, unit, names).await?;
                     let (unit, urls) = (unit.clone(), self.urls(unit));
-                    compute(move || {
+                    self.compute(move || {
                         let rows = UnitRows::of(&classes, &unit, &urls, &batches)?;
                         let counts = rows.counts();
                         let batch = batches.into_iter().next().ok_or_else(|| Error::internal("a unit has no rows"))?;

@@ -30,11 +30,12 @@ mod write;
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, future::BoxFuture};
+use tokio::sync::Semaphore;
 
 pub use self::layout::layout_anew;
-pub use self::stream::shard_batches;
 pub use self::options::{GroupScope, LANES_PER_NODE, RarePolicy, ShardOptions, Task};
 pub(crate) use self::sidecars::{fixed, order_of};
+pub use self::stream::shard_batches;
 use self::{
     append::Appended,
     rows::Classes,
@@ -42,7 +43,7 @@ use self::{
     write::{Memory, Rows},
 };
 use crate::{
-    control::{Control, Unit as ProgressUnit},
+    control::{Control, Unit as ProgressUnit, compute},
     error::{Error, ErrorKind, Result},
     input::Input,
     manifest::{Existing, Manifest, ManifestKind, existing, job_digest},
@@ -115,6 +116,8 @@ struct Job {
     in_memory: bool,
     /// Whether units leave receipts, so that others see them.
     shared: bool,
+    /// One permit a thread: more units may be in flight (reading, waiting for the disk) than are worked on.
+    working: Semaphore,
 }
 
 impl Job {
@@ -143,6 +146,7 @@ impl Job {
             units,
             in_memory,
             shared: !in_memory,
+            working: Semaphore::new(control.threads.max(1)),
         })
     }
 
@@ -186,6 +190,12 @@ impl Job {
             }
             _ => Err(error),
         }
+    }
+
+    /// Runs `work` on a thread for computing, at most as many at once as there are threads.
+    async fn compute<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let _permit = self.working.acquire().await.map_err(|e| Error::internal(e.to_string()))?;
+        compute(work).await
     }
 
     /// Rows of each unit.

@@ -17,7 +17,6 @@ use crate::{
         stable::stable_split,
     },
     coded::{CodedBatch, CodedColumn},
-    control::compute,
     error::{Error, Result},
     statistics::as_f64,
     strata::{self, KeyColumn, KeySpec, StratumKey, classify},
@@ -185,7 +184,7 @@ impl Job {
     async fn histograms(&self, unit: usize, columns: &[String]) -> Result<Vec<Histogram>> {
         let batches = units::read(&self.input, &self.units[unit], columns).await?;
         let columns = columns.to_vec();
-        compute(move || {
+        self.compute(move || {
             let mut histograms = vec![Histogram::default(); columns.len()];
             for batch in &batches {
                 for (histogram, column) in histograms.iter_mut().zip(&columns) {
@@ -215,15 +214,16 @@ impl Job {
         let gathered = self.gathered(found)?;
         let shares = self.part_shares();
         let seed = self.options.seed;
-        let (parts, balance) = compute(move || {
-            let unfit = || Error::internal("groups do not fit their parts");
-            let parts = groups::assign(&gathered, &shares, seed).ok_or_else(unfit)?;
-            let balance = groups::balance(&gathered, &parts, &shares).ok_or_else(unfit)?;
-            let hashes = (0..gathered.len()).filter_map(|g| gathered.get(g).map(|g| g.0));
-            let table: HashMap<u64, u16> = hashes.zip(parts).collect();
-            Ok((table, balance))
-        })
-        .await?;
+        let (parts, balance) = self
+            .compute(move || {
+                let unfit = || Error::internal("groups do not fit their parts");
+                let parts = groups::assign(&gathered, &shares, seed).ok_or_else(unfit)?;
+                let balance = groups::balance(&gathered, &parts, &shares).ok_or_else(unfit)?;
+                let hashes = (0..gathered.len()).filter_map(|g| gathered.get(g).map(|g| g.0));
+                let table: HashMap<u64, u16> = hashes.zip(parts).collect();
+                Ok((table, balance))
+            })
+            .await?;
         if let Some(most) = self.options.max_imbalance
             && balance.imbalance > most
         {
@@ -260,7 +260,7 @@ impl Job {
         let places: Vec<(String, u64)> =
             unit.groups.iter().map(|g| (self.input.storage.url(g.file.path()), g.first_row)).collect();
         let (columns, column) = (spec.columns.clone(), column.to_owned());
-        compute(move || {
+        self.compute(move || {
             let mut rows: HashMap<(u64, u32), u64> = HashMap::new();
             let mut all = UnitRows::default();
             for (batch, (url, first_row)) in batches.iter().zip(&places) {

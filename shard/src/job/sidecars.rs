@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Job, options::SidecarColumn, plan::Plan};
 use crate::{
-    control::compute,
     error::{Error, Result},
     manifest::META,
     parquet_reader::ParquetFile,
@@ -71,7 +70,7 @@ impl Job {
                 }
             }
             let (name, ordered) = (sidecar.name.clone(), sidecar.ordered);
-            let made = compute(move || encode(&name, ordered, &parts)).await?;
+            let made = self.compute(move || encode(&name, ordered, &parts)).await?;
             for (name, file) in made {
                 let folder = format!("{META}/sidecar/{}/lane-{:04}", first.split, first.lane);
                 let path = format!("{folder}/{name}-{}.parquet", file.digest8());

@@ -18,7 +18,6 @@ use super::{
 use crate::{
     cells::UnitCell,
     coded::{CodedBatch, concat, gather_one},
-    control::compute,
     error::{Error, Result},
     runs::{self, Run},
 };
@@ -48,7 +47,7 @@ impl Job {
             .phase_local("assign rows", &self.unit_rows(), self.control.threads, |u| {
                 let (counted, plan, cells) = (Arc::clone(counted), Arc::clone(plan), cells_at(&cells, u));
                 let url = self.input.storage.url("");
-                compute(move || place(&plan, &counted.strata, &counted.loaded[u].rows, &cells, &url))
+                self.compute(move || place(&plan, &counted.strata, &counted.loaded[u].rows, &cells, &url))
             })
             .await?;
         let mut sums = Vec::new();
@@ -97,14 +96,15 @@ impl Job {
         let batches = units::read(&self.input, &unit, &names).await?;
         let urls = self.urls(&unit);
         let (counted, classes, plan) = (Arc::clone(counted), Arc::clone(classes), Arc::clone(plan));
-        let (run, node_weights) = compute(move || {
-            let rows = UnitRows::of(&classes, &unit, &urls, &batches)?;
-            let placed = place(&plan, &counted.strata, &rows, &cells, urls.first().map_or("", |u| u))?;
-            let sorted = sorted_rows(&plan, &unit, batches, &placed)?;
-            let slices: Vec<(u32, u32)> = placed.slices.iter().map(|s| (s.destination, s.rows)).collect();
-            Ok((runs::encode(&sorted, &slices)?, placed.node_weights))
-        })
-        .await?;
+        let (run, node_weights) = self
+            .compute(move || {
+                let rows = UnitRows::of(&classes, &unit, &urls, &batches)?;
+                let placed = place(&plan, &counted.strata, &rows, &cells, urls.first().map_or("", |u| u))?;
+                let sorted = sorted_rows(&plan, &unit, batches, &placed)?;
+                let slices: Vec<(u32, u32)> = placed.slices.iter().map(|s| (s.destination, s.rows)).collect();
+                Ok((runs::encode(&sorted, &slices)?, placed.node_weights))
+            })
+            .await?;
         let bytes = run.bytes.len() as u64;
         let path = self.work.put(&format!("run-{ordinal:06}.arrows"), run.bytes).await?;
         Ok(RunReceipt { path, bytes, index_at: run.index_at, node_weights })

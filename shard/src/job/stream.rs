@@ -1,10 +1,6 @@
 //! Sharding record batches that a program makes, without a data set of their own.
 
-use arrow::{
-    array::RecordBatch,
-    datatypes::SchemaRef,
-    error::ArrowError,
-};
+use arrow::{array::RecordBatch, datatypes::SchemaRef, error::ArrowError};
 use futures::{Stream, StreamExt};
 
 use super::{ShardOptions, ShardOutcome, shard};

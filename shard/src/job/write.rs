@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::{Job, count::Counted, place::Placed, plan::Plan, spill};
 use crate::{
     coded::{CodedBatch, gather, unify},
-    control::compute,
     error::{Error, Result},
     keys::{Domain, Key},
     parquet_writer::{EncodedFile, encode_file},
@@ -151,11 +150,11 @@ impl Job {
         let (file, statistics) = match rows {
             Rows::Memory(memory) => {
                 let memory = Arc::clone(memory);
-                compute(move || finish(&name, &memory.shard(&plan, destination, key)?)).await?
+                self.compute(move || finish(&name, &memory.shard(&plan, destination, key)?)).await?
             }
             Rows::Runs(runs) => {
                 let slices = spill::slices(self, runs, destination, READS_AT_ONCE).await?;
-                compute(move || {
+                self.compute(move || {
                     let mut batches: Vec<CodedBatch> = slices;
                     unify(&mut batches)?;
                     let rows: Vec<(usize, usize)> = (batches.iter().enumerate())
