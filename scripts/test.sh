@@ -25,6 +25,12 @@ cargo clippy --release --workspace --no-default-features -- --deny warnings
 step cargo build
 cargo build --release --workspace
 
+# The tests on S3 fail without it, instead of being skipped.
+step S3 server of the tests
+GRISTMILL_WEED=$(scripts/s3-server.sh)
+export GRISTMILL_WEED
+echo "$GRISTMILL_WEED"
+
 step tests
 if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --release --workspace

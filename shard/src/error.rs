@@ -84,7 +84,7 @@ pub enum Error {
         help: String,
     },
     /// Not allowed.
-    #[error("permission denied: {url}")]
+    #[error("permission denied: {url}\n  help: {}", permission_help(source))]
     Permission {
         /// What was to be read or written.
         url: String,
@@ -93,7 +93,7 @@ pub enum Error {
         source: object_store::Error,
     },
     /// The store failed.
-    #[error("could not {action} {url}")]
+    #[error("could not {action} {url}\n  help: {}", storage_help(source))]
     Storage {
         /// `read`, `write`, `list`, `delete`.
         action: &'static str,
@@ -222,23 +222,75 @@ impl Error {
 
     /// Sorts a store's error by what the caller can do.
     pub fn from_store(action: &'static str, url: String, source: object_store::Error) -> Self {
-        match source {
-            object_store::Error::NotFound { .. } => {
-                Self::NotFound { url, help: "check the spelling of the path or URL".into() }
-            }
-            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-                Self::Permission { url, source }
-            }
-            // The local store reports a refused open or mkdir as a generic failure around an io::Error.
-            other if io_kind(&other) == Some(std::io::ErrorKind::PermissionDenied) => {
-                Self::Permission { url, source: other }
-            }
-            // A file where the path has a folder.
-            other if io_kind(&other) == Some(std::io::ErrorKind::NotADirectory) => {
-                Self::NotFound { url, help: "check the path: a part of it is a file, not a folder".into() }
-            }
-            other => Self::Storage { action, url, source: other },
+        use std::io::ErrorKind as Io;
+        let io = io_kind(&source);
+        // Listings and bulk deletes have no variant of their own for these answers.
+        let says = |signs: &[&str]| says(&source, signs);
+        // The local store reports a refused open or mkdir as a generic failure around an io::Error.
+        let refused = matches!(
+            source,
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }
+        ) || matches!(io, Some(Io::PermissionDenied | Io::ReadOnlyFilesystem))
+            || says(&["status code: 401", "status code: 403"])
+            || says(&NO_CREDENTIALS);
+        if refused {
+            return Self::Permission { url, source };
         }
+        let help = if io == Some(Io::NotADirectory) {
+            "check the path: a part of it is a file, not a folder"
+        } else if matches!(source, object_store::Error::NotFound { .. }) || says(&["status code: 404"]) {
+            // Only a server's answer has tags.
+            let no_bucket = source.to_string().contains("<Code>NoSuchBucket<");
+            let no_bucket_help = "there is no such bucket: check its name, or make it first";
+            if no_bucket { no_bucket_help } else { "check the spelling of the path or URL" }
+        } else {
+            return Self::Storage { action, url, source };
+        };
+        Self::NotFound { url, help: help.into() }
+    }
+}
+
+/// Whether the text of a store's generic error has one of `signs`. That of the other variants has a path in it, which may
+/// be any text.
+fn says(source: &object_store::Error, signs: &[&str]) -> bool {
+    matches!(source, object_store::Error::Generic { .. }) && {
+        let text = source.to_string();
+        signs.iter().any(|sign| text.contains(sign))
+    }
+}
+
+/// Where no credentials are given the machine's metadata service is asked for some: this says that it was what failed.
+const NO_CREDENTIALS: [&str; 2] = ["performing PUT http://169.254.169.254/", "performing GET http://169.254.169.254/"];
+
+fn permission_help(source: &object_store::Error) -> String {
+    match io_kind(source) {
+        Some(std::io::ErrorKind::PermissionDenied) => "check who may read and write there (ls -ld)".into(),
+        Some(std::io::ErrorKind::ReadOnlyFilesystem) => "the file system is mounted read-only: write elsewhere".into(),
+        _ if says(source, &NO_CREDENTIALS) => {
+            format!("no credentials were found: {}", crate::storage::EXPORT_HELP)
+        }
+        _ => "check the credentials, what they are allowed to do there, and this machine's clock".into(),
+    }
+}
+
+fn storage_help(source: &object_store::Error) -> &'static str {
+    use std::io::ErrorKind as Io;
+    let says = |signs: &[&str]| says(source, signs);
+    if matches!(io_kind(source), Some(Io::StorageFull | Io::QuotaExceeded)) {
+        "the disk, or your share of it, is full: free some room there (df -h shows how much there is), then run the same \
+         command again; what is done is kept"
+    } else if says(&["SlowDown", "status code: 503", "status code: 429"]) {
+        "the store says that it is busy: ask for less at once (storage option max_requests), or for longer \
+         (retry_seconds); the same command goes on where it was"
+    } else if says(&["status code: 501"]) {
+        "the store can't do what was asked for; docs/storage.md says what is needed of one"
+    } else if says(&["Received redirect"]) {
+        "the bucket is in another region: give aws_region (or AWS_REGION), or the right endpoint"
+    } else if says(&["error sending request"]) {
+        "check the endpoint and the way to it; retry_seconds says how long to keep trying; the same command goes on where \
+         it was"
+    } else {
+        "run the same command again: it goes on where it was"
     }
 }
 
@@ -280,6 +332,42 @@ mod tests {
         assert!(nearest_name("orign", ["origin", "date"]).starts_with("did you mean \"origin\""));
         assert!(nearest_name("zzzzzzzz", ["origin", "date"]).starts_with("valid: "));
         assert_eq!(nearest_name("x", []), "valid: ");
+    }
+
+    fn local_failure(code: i32) -> Error {
+        let source = Box::new(std::io::Error::from_raw_os_error(code));
+        Error::from_store("write", "/data/x".into(), object_store::Error::Generic { store: "LocalFileSystem", source })
+    }
+
+    #[test]
+    fn a_full_disk_is_said_so() {
+        // ENOSPC and EDQUOT.
+        for code in [28, 122] {
+            let error = local_failure(code);
+            assert_eq!(error.kind(), ErrorKind::Storage);
+            let text = error.to_string();
+            assert!(text.contains("could not write /data/x") && text.contains("free some room"), "{text}");
+        }
+        // EACCES and EROFS.
+        for code in [13, 30] {
+            assert_eq!(local_failure(code).kind(), ErrorKind::Permission);
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_busy_is_told_from_one_that_is_not_there() {
+        let generic = |text: &str| object_store::Error::Generic { store: "S3", source: text.to_owned().into() };
+        let help = |text: &str| Error::from_store("read", "s3://b/x".into(), generic(text)).to_string();
+        assert!(help("status code: 503 Service Unavailable: <Code>SlowDown</Code>").contains("max_requests"));
+        assert!(help("error sending request").contains("check the endpoint"));
+        assert!(help("Received redirect without LOCATION").contains("aws_region"));
+        let error = Error::from_store(
+            "read",
+            "s3://b/x".into(),
+            generic("Error performing PUT http://169.254.169.254/latest/api/token: status code: 403 Forbidden"),
+        );
+        assert_eq!(error.kind(), ErrorKind::Permission);
+        assert!(error.to_string().contains("export-credentials"));
     }
 
     #[test]

@@ -2,28 +2,42 @@
 //!
 //! A path is `/`-separated and relative to the URL. Local writes are fsynced; [`Storage::put`] and
 //! [`Storage::put_if_absent`] are atomic (a reader sees the old object, the new one, or none).
+//!
+//! Requests to a remote store are tried again for `retry_seconds` (60 unless that option says otherwise), with growing
+//! random waits: answers 5xx, 408 and 429, connections refused, reset or cut. `docs/storage.md` lists the options.
+
+mod credentials;
+mod remote;
+mod upload;
 
 use std::{
     collections::BTreeMap,
     ops::Range,
     path::{Component, Path, PathBuf},
-    str::FromStr,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use object_store::{
     ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
-    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    client::{HttpError, HttpErrorKind},
     local::LocalFileSystem,
     memory::InMemory,
-    path::Path as ObjectPath,
+    path::{Path as ObjectPath, PathPart},
 };
+use tokio::sync::OnceCell;
 
-use crate::error::{Error, Result};
+pub(crate) use credentials::EXPORT_HELP;
 
-/// Options of one URL, by object_store's names (`aws_endpoint`, `aws_region`, …).
+use crate::{
+    error::{Error, Result},
+    manifest::META,
+};
+use upload::Found;
+
+/// Options of one URL: object_store's names (`aws_endpoint`, `aws_region`, …), and `retry_seconds` and `max_requests`.
 pub type StorageOptions = BTreeMap<String, String>;
 
 /// A folder (or bucket prefix) that holds a data set, shards, or checkpoints.
@@ -33,6 +47,10 @@ pub struct Storage {
     root: ObjectPath,
     url: String,
     local: Option<PathBuf>,
+    /// For how long a request is tried again; `None` for stores that are no requests away.
+    retry: Option<Duration>,
+    /// Set once [`Storage::prove_put_if_absent`] was right; shared by all that were joined from one that was opened.
+    proved: Arc<OnceCell<()>>,
 }
 
 /// One object of a listing.
@@ -45,10 +63,12 @@ pub struct Listed {
 }
 
 impl Storage {
-    /// Opens a local path, `file://` or `s3://` URL. Nothing is created until something is written.
+    /// Opens a local path, `file://` or `s3://` URL, or (with the cargo features `gcs` and `azure`) a `gs://` or `az://`
+    /// one. Nothing is sent or created until something is read or written.
     ///
     /// # Errors
-    /// [`Error::Usage`] for an unknown scheme or option (with the nearest valid name), or a URL that does not parse.
+    /// [`Error::Usage`] for an unknown scheme or option (with the nearest valid name), a URL that does not parse, or S3
+    /// credentials that are only in a profile.
     pub fn open(url: &str, options: &StorageOptions) -> Result<Self> {
         if let Some((scheme, _)) = url.split_once("://") {
             return match scheme {
@@ -59,12 +79,12 @@ impl Storage {
                     })?;
                     Self::local(&path, options)
                 }
-                "s3" => Self::s3(url, options),
                 "memory" => Ok(Self::memory()),
-                other => Err(Error::usage(
-                    format!("{url}: storage \"{other}://\" is not built in"),
-                    "use a local path, file:// or s3://",
-                )),
+                scheme => {
+                    let remote::Opened { store, root, retry } = remote::open(scheme, url, options)?;
+                    let url = url.trim_end_matches('/').to_owned();
+                    Ok(Self { root, retry: Some(retry), ..Self::from_store(store, url) })
+                }
             };
         }
         Self::local(Path::new(url), options)
@@ -81,42 +101,28 @@ impl Storage {
         let root = ObjectPath::from_absolute_path(&absolute).map_err(|e| {
             Error::usage(format!("{} is not a usable path: {e}", path.display()), "give a plain UTF-8 path")
         })?;
-        Ok(Self {
-            store: Arc::new(LocalFileSystem::new().with_fsync(true)),
-            root,
-            url: absolute.display().to_string(),
-            local: Some(absolute),
-        })
-    }
-
-    fn s3(url: &str, options: &StorageOptions) -> Result<Self> {
-        let parsed = parse(url)?;
-        let mut builder = AmazonS3Builder::from_env().with_url(url);
-        for (name, value) in options {
-            let key = AmazonS3ConfigKey::from_str(name).map_err(|_| {
-                Error::usage(
-                    format!("unknown storage option \"{name}\" for {url}"),
-                    crate::error::nearest_name(name, S3_OPTIONS.iter().copied()),
-                )
-            })?;
-            builder = builder.with_config(key, value);
-        }
-        let store = builder.build().map_err(|e| Error::usage(format!("{url}: {e}"), "check the storage options"))?;
-        let root = ObjectPath::from_url_path(parsed.path())
-            .map_err(|e| Error::usage(format!("{url} is not a usable URL: {e}"), "write s3://bucket/prefix"))?;
-        Ok(Self { store: Arc::new(store), root, url: url.trim_end_matches('/').to_owned(), local: None })
+        let store = Arc::new(LocalFileSystem::new().with_fsync(true));
+        let url = absolute.display().to_string();
+        Ok(Self { root, local: Some(absolute), ..Self::from_store(store, url) })
     }
 
     /// An empty store in memory, for tests and examples.
     #[must_use]
     pub fn memory() -> Self {
-        Self { store: Arc::new(InMemory::new()), root: ObjectPath::default(), url: "memory://".into(), local: None }
+        Self::from_store(Arc::new(InMemory::new()), "memory://")
     }
 
     /// Any object store under a display URL (tests put faults in front of one this way).
     #[must_use]
     pub fn from_store(store: Arc<dyn ObjectStore>, url: impl Into<String>) -> Self {
-        Self { store, root: ObjectPath::default(), url: url.into(), local: None }
+        Self {
+            store,
+            root: ObjectPath::default(),
+            url: url.into(),
+            local: None,
+            retry: None,
+            proved: Arc::new(OnceCell::new()),
+        }
     }
 
     /// The folder `path` below this one.
@@ -127,6 +133,8 @@ impl Storage {
             root: self.object(path),
             url: self.url(path),
             local: self.local.as_ref().map(|l| l.join(path)),
+            retry: self.retry,
+            proved: Arc::clone(&self.proved),
         }
     }
 
@@ -143,11 +151,28 @@ impl Storage {
     }
 
     fn object(&self, path: &str) -> ObjectPath {
-        let mut object = self.root.clone();
-        for part in path.split('/').filter(|p| !p.is_empty()) {
-            object = object.join(part);
+        // A name is stored as it is, so that what other programs call a file is what it is called here, and what a listing
+        // gives can be asked for. Only what no object may be called (`..`, control characters) is percent-encoded.
+        path.split('/').filter(|p| !p.is_empty()).fold(self.root.clone(), |object, part| match PathPart::parse(part) {
+            Ok(part) => object.join(part),
+            Err(_) => object.join(part),
+        })
+    }
+
+    /// Does `request`, which may be done twice, again while the network fails it and there is time. object_store itself
+    /// tries again what it knows to be safe; this is for the rest (a reset connection under a bulk delete, a listing cut
+    /// short).
+    async fn again<T, F>(&self, mut request: impl FnMut() -> F) -> object_store::Result<T>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        let mut waits = Waits::new(self.retry);
+        loop {
+            match request().await {
+                Err(e) if of_the_network(&e) && waits.wait().await => {}
+                other => return other,
+            }
         }
-        object
     }
 
     /// The whole object.
@@ -155,8 +180,10 @@ impl Storage {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Permission`], or [`Error::Storage`].
     pub async fn get(&self, path: &str) -> Result<Bytes> {
-        let fail = |e| Error::from_store("read", self.url(path), e);
-        self.store.get(&self.object(path)).await.map_err(fail)?.bytes().await.map_err(fail)
+        let object = self.object(path);
+        self.again(|| async { self.store.get(&object).await?.bytes().await })
+            .await
+            .map_err(|e| Error::from_store("read", self.url(path), e))
     }
 
     /// Bytes `range` of the object.
@@ -167,12 +194,15 @@ impl Storage {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let want = range.end - range.start;
-        let bytes = self
-            .store
-            .get_range(&self.object(path), range.clone())
-            .await
-            .map_err(|e| Error::from_store("read", self.url(path), e))?;
+        let want = range.end.saturating_sub(range.start);
+        let object = self.object(path);
+        let bytes = match self.again(|| self.store.get_range(&object, range.clone())).await {
+            Ok(bytes) => bytes,
+            Err(e) if is_past_the_end(&e) => {
+                return Err(Error::corrupt(self.url(path), format!("it ends before bytes {range:?}")));
+            }
+            Err(e) => return Err(Error::from_store("read", self.url(path), e)),
+        };
         if bytes.len() as u64 != want {
             return Err(Error::corrupt(
                 self.url(path),
@@ -187,35 +217,122 @@ impl Storage {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Storage`].
     pub async fn size(&self, path: &str) -> Result<Option<u64>> {
-        match self.store.head(&self.object(path)).await {
+        let object = self.object(path);
+        match self.again(|| self.store.head(&object)).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(e) => Err(Error::from_store("read", self.url(path), e)),
         }
     }
 
-    /// Writes the object, replacing any old one.
+    /// Writes the object, replacing any old one. A large one goes to a remote store in parts, several at once; it is
+    /// still there whole or not at all.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Storage`].
     pub async fn put(&self, path: &str, bytes: impl Into<Bytes>) -> Result<()> {
-        self.store
-            .put(&self.object(path), PutPayload::from_bytes(bytes.into()))
-            .await
-            .map(drop)
-            .map_err(|e| Error::from_store("write", self.url(path), e))
+        let (object, bytes) = (self.object(path), bytes.into());
+        let written = if self.retry.is_some() && bytes.len() > upload::PARTS_ABOVE {
+            self.again(|| upload::put_in_parts(&*self.store, &object, &bytes)).await
+        } else {
+            self.again(|| self.store.put(&object, PutPayload::from_bytes(bytes.clone()))).await.map(drop)
+        };
+        written.map_err(|e| Error::from_store("write", self.url(path), e))
     }
 
-    /// Writes the object if there is none; `false` when there was one (it is left as it is).
+    /// Writes the object if there is none; `false` when there was one (it is left as it is). Of several writers at once
+    /// one is told `true`, also when answers are lost on the way and the request is sent again.
+    ///
+    /// The first call for a remote store proves that it keeps this ([`Storage::prove_put_if_absent`]).
     ///
     /// # Errors
-    /// [`Error::Permission`] or [`Error::Storage`].
+    /// [`Error::Permission`] or [`Error::Storage`]; [`Error::Usage`] for a store that can't do this.
     pub async fn put_if_absent(&self, path: &str, bytes: impl Into<Bytes>) -> Result<bool> {
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.store.put_opts(&self.object(path), PutPayload::from_bytes(bytes.into()), options).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(false),
-            Err(e) => Err(Error::from_store("write", self.url(path), e)),
+        if self.retry.is_some() {
+            self.prove_put_if_absent().await?;
+        }
+        self.create(path, bytes.into()).await
+    }
+
+    /// Shows on a probe object that the store lets only the first of several writers put an object if absent; what is
+    /// published relies on it. Shown once for an opened storage; later calls do nothing.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a store that lets a second writer win, or that refuses conditional puts;
+    /// [`Error::Permission`] or [`Error::Storage`].
+    pub async fn prove_put_if_absent(&self) -> Result<()> {
+        self.proved.get_or_try_init(|| self.probe()).await.map(drop)
+    }
+
+    async fn probe(&self) -> Result<()> {
+        // A job that ends meanwhile empties the work folder, and with it removes a probe; that is no fault of the store.
+        for _ in 0..3 {
+            let path = format!("{META}/work/probe-{}", upload::unique());
+            let texts = ["first", "second", "third"].map(|text| Bytes::from_static(text.as_bytes()));
+            let [first, second, third] = texts.clone();
+            let (a, b) = futures::future::try_join(self.create(&path, first), self.create(&path, second)).await?;
+            let c = self.create(&path, third).await?;
+            let left = match self.get(&path).await {
+                Ok(bytes) => Some(bytes),
+                Err(Error::NotFound { .. }) => None,
+                Err(e) => return Err(e),
+            };
+            self.delete(&path).await?;
+            let winner = match (a, b, c) {
+                (true, false, false) => &texts[0],
+                (false, true, false) => &texts[1],
+                _ => continue,
+            };
+            if left.as_ref() == Some(winner) {
+                return Ok(());
+            }
+        }
+        Err(Error::usage(
+            format!(
+                "{} does not keep \"put if absent\": several writers of one object were all told to be the first",
+                self.url("")
+            ),
+            "use a store that honours If-None-Match on PUT (docs/storage.md says which do), or write to a local folder and copy that",
+        ))
+    }
+
+    /// Puts if absent, whether that was proved or not.
+    async fn create(&self, path: &str, bytes: Bytes) -> Result<bool> {
+        let object = self.object(path);
+        let fail = |e| Err(Error::from_store("write", self.url(path), e));
+        let mut options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        if self.retry.is_none() {
+            return match self.store.put_opts(&object, PutPayload::from_bytes(bytes), options).await {
+                Ok(_) => Ok(true),
+                Err(e) if is_there_already(&e) => Ok(false),
+                Err(e) => fail(e),
+            };
+        }
+        // A request whose answer was lost is sent again, by object_store or here, and then finds its own object. So each
+        // write names its writer, and who finds an object asks whose it is.
+        let writer = upload::unique();
+        options.attributes = upload::written_by(&writer);
+        let mut waits = Waits::new(self.retry);
+        loop {
+            let payload = PutPayload::from_bytes(bytes.clone());
+            let error = match self.store.put_opts(&object, payload, options.clone()).await {
+                Ok(_) => return Ok(true),
+                Err(e @ object_store::Error::NotImplemented { .. }) => {
+                    return Err(Error::usage(
+                        format!("{}: {e}", self.url(path)),
+                        "leave out the storage option aws_conditional_put, or set it to etag",
+                    ));
+                }
+                Err(e) if is_there_already(&e) || of_the_network(&e) => e,
+                Err(e) => return fail(e),
+            };
+            match self.again(|| upload::find(&*self.store, &object)).await {
+                Ok(Found::Object(found)) => return Ok(found.as_deref() == Some(&writer)),
+                // Of two writers at once a store may refuse both (S3: 409), and a lost request may never have arrived.
+                Ok(Found::Nothing) if waits.wait().await => {}
+                Ok(Found::Nothing) => return fail(error),
+                Err(e) => return fail(e),
+            }
         }
     }
 
@@ -225,20 +342,24 @@ impl Storage {
     /// [`Error::Permission`] or [`Error::Storage`]; a folder that is not there is an empty list.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         let folder = self.object(prefix);
-        let mut stream = self.store.list(Some(&folder));
-        let mut listed = Vec::new();
-        while let Some(meta) = stream.next().await {
-            match meta {
-                Ok(meta) => {
-                    let full = meta.location.as_ref();
-                    let relative = full.strip_prefix(self.root.as_ref()).unwrap_or(full).trim_start_matches('/');
-                    listed.push(Listed { path: relative.to_owned(), bytes: meta.size });
+        let list = || async {
+            let mut stream = self.store.list(Some(&folder));
+            let mut listed = Vec::new();
+            while let Some(meta) = stream.next().await {
+                match meta {
+                    Ok(meta) => {
+                        let full = meta.location.as_ref();
+                        let relative = full.strip_prefix(self.root.as_ref()).unwrap_or(full).trim_start_matches('/');
+                        listed.push(Listed { path: relative.to_owned(), bytes: meta.size });
+                    }
+                    // An object that a concurrent clean-up removed between listing and stat.
+                    Err(object_store::Error::NotFound { .. }) if self.local.is_some() => {}
+                    Err(e) => return Err(e),
                 }
-                // An object that a concurrent clean-up removed between listing and stat.
-                Err(object_store::Error::NotFound { .. }) => {}
-                Err(e) => return Err(Error::from_store("list", self.url(prefix), e)),
             }
-        }
+            Ok(listed)
+        };
+        let mut listed = self.again(list).await.map_err(|e| Error::from_store("list", self.url(prefix), e))?;
         listed.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
         Ok(listed)
     }
@@ -248,7 +369,8 @@ impl Storage {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Storage`].
     pub async fn delete(&self, path: &str) -> Result<()> {
-        match self.store.delete(&self.object(path)).await {
+        let object = self.object(path);
+        match self.again(|| self.store.delete(&object)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(e) => Err(Error::from_store("delete", self.url(path), e)),
         }
@@ -272,10 +394,19 @@ impl Storage {
                 }
             };
         }
-        let objects = self.list(prefix).await?;
-        futures::stream::iter(objects.into_iter().map(Ok))
-            .try_for_each_concurrent(16, |object| async move { self.delete(&object.path).await })
-            .await
+        let objects: Vec<ObjectPath> = self.list(prefix).await?.iter().map(|o| self.object(&o.path)).collect();
+        let delete = || async {
+            let paths = futures::stream::iter(objects.clone().into_iter().map(Ok)).boxed();
+            let mut deleted = self.store.delete_stream(paths);
+            while let Some(result) = deleted.next().await {
+                match result {
+                    Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(())
+        };
+        self.again(delete).await.map_err(|e| Error::from_store("delete", self.url(prefix), e))
     }
 
     /// Removes temporary files (`name#1`) that a killed writer left of `ours` under `prefix` of a local folder; `ours`
@@ -308,6 +439,61 @@ impl Storage {
             }
         }
         Ok(())
+    }
+}
+
+/// Growing waits between tries, until the time is up.
+struct Waits {
+    until: Option<Instant>,
+    next: Duration,
+}
+
+impl Waits {
+    fn new(retry: Option<Duration>) -> Self {
+        let until = retry.filter(|r| !r.is_zero()).and_then(|r| Instant::now().checked_add(r));
+        Self { until, next: Duration::from_millis(100) }
+    }
+
+    /// Waits for the next try; `false` when there is no time for one.
+    async fn wait(&mut self) -> bool {
+        use std::hash::BuildHasher as _;
+        let in_time = |until: Instant| Instant::now().checked_add(self.next).is_some_and(|then| then < until);
+        if !self.until.is_some_and(in_time) {
+            return false;
+        }
+        // Between half and all of it, at random, so that those who failed together do not come back together.
+        let part = std::hash::RandomState::new().hash_one(0_u8) % 512;
+        let most = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX);
+        tokio::time::sleep(Duration::from_micros((most / 1024).saturating_mul(512 + part))).await;
+        self.next = self.next.saturating_mul(2).min(Duration::from_secs(5));
+        true
+    }
+}
+
+/// Whether the connection failed, not the store: whether the request was carried out is not known.
+fn of_the_network(error: &object_store::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(http) = error.downcast_ref::<HttpError>() {
+            let kind = http.kind();
+            return !matches!(kind, HttpErrorKind::Decode | HttpErrorKind::Unknown);
+        }
+        next = error.source();
+    }
+    false
+}
+
+fn is_there_already(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. })
+}
+
+/// Whether a range begins or ends after the object does. Stores have no variant of their own for it.
+fn is_past_the_end(error: &object_store::Error) -> bool {
+    // Only the generic variant: a path may have any of these words in it.
+    let signs = ["status code: 416", "InvalidRange", "Wanted range", "Requested "];
+    matches!(error, object_store::Error::Generic { .. }) && {
+        let text = error.to_string();
+        signs.iter().any(|sign| text.contains(sign))
     }
 }
 
@@ -349,52 +535,9 @@ fn parse(url: &str) -> Result<url::Url> {
     url::Url::parse(url).map_err(|e| Error::usage(format!("{url} is not a URL: {e}"), "write scheme://bucket/path"))
 }
 
-/// The options named in help; object_store accepts more aliases of the same.
-const S3_OPTIONS: [&str; 10] = [
-    "aws_access_key_id",
-    "aws_secret_access_key",
-    "aws_session_token",
-    "aws_region",
-    "aws_endpoint",
-    "aws_allow_http",
-    "aws_virtual_hosted_style_request",
-    "aws_skip_signature",
-    "aws_unsigned_payload",
-    "aws_checksum_algorithm",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    async fn conformance(storage: &Storage) {
-        assert_eq!(storage.size("a/b").await.unwrap(), None);
-        assert!(matches!(storage.get("a/b").await, Err(Error::NotFound { .. })));
-        assert!(storage.put_if_absent("a/b", "one").await.unwrap());
-        assert!(!storage.put_if_absent("a/b", "two").await.unwrap());
-        assert_eq!(storage.get("a/b").await.unwrap(), "one");
-        storage.put("a/b", "three").await.unwrap();
-        storage.put("a/c", "x").await.unwrap();
-        assert_eq!(storage.get_range("a/b", 1..3).await.unwrap(), "hr");
-        assert!(storage.get_range("a/b", 3..99).await.is_err());
-        assert_eq!(storage.size("a/b").await.unwrap(), Some(5));
-        let paths: Vec<String> = storage.list("a").await.unwrap().into_iter().map(|l| l.path).collect();
-        assert_eq!(paths, ["a/b", "a/c"]);
-        assert_eq!(storage.join("a").get("c").await.unwrap(), "x");
-        assert_eq!(storage.join("a").list("").await.unwrap().len(), 2);
-        storage.delete("a/b").await.unwrap();
-        storage.delete("a/b").await.unwrap();
-        storage.delete_prefix("a").await.unwrap();
-        assert!(storage.list("a").await.unwrap().is_empty());
-        assert!(storage.list("nowhere").await.unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn every_store_keeps_the_contract() {
-        conformance(&Storage::memory()).await;
-        let dir = tempfile::tempdir().unwrap();
-        conformance(&Storage::open(dir.path().to_str().unwrap(), &StorageOptions::new()).unwrap()).await;
-    }
 
     #[test]
     fn paths_may_go_up_and_through_links() {

@@ -1,14 +1,18 @@
 //! What tests of more than one crate share: the dependency trees and sources of the workspace as data, programs run
-//! under a time limit, sample rows, and what a plan says must be delivered.
+//! under a time limit, sample rows, what a plan says must be delivered, an S3 server and the faults before it, and what
+//! every storage keeps.
 //!
 //! Its functions panic where they can't do their work: in a test that is the clear failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that can't go on fails by panicking")]
 
 pub mod delivery;
+pub mod fault_proxy;
 pub mod flights;
 pub mod import_rules;
 pub mod program;
+pub mod s3_server;
 pub mod source_rules;
+pub mod storage_contract;
 
 use std::path::PathBuf;
 

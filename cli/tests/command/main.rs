@@ -8,6 +8,7 @@ mod expect_error;
 mod ingest_errors;
 mod killed;
 mod launch;
+mod object_storage;
 mod pipeline;
 mod set_errors;
 mod usage_errors;
