@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     ReportInput,
     html::{FULL_NAME, name},
-    summary::{self, OnNodes, Sizes, Stratum, sum},
+    summary::{self, OnNodes, Rows, Sizes, Stratum, sum},
     text::{self, bytes, count, counted, escape, percent},
 };
 use crate::{
@@ -28,9 +28,6 @@ const PICTURED_SPLITS: usize = 3;
 /// Splits with a colour of their own.
 const COLOURED_SPLITS: usize = 4;
 
-/// Figures of a stratum, one a split.
-type Column = for<'a> fn(&'a Stratum<'a>) -> &'a [u64];
-
 /// What sections are made of.
 struct Facts<'a> {
     input: ReportInput<'a>,
@@ -48,7 +45,7 @@ pub(super) fn page(input: &ReportInput<'_>, layout: &Layout, balance: &Balance) 
         layout,
         balance,
         strata: summary::strata(input.strata, layout),
-        on_nodes: summary::on_nodes(input, layout),
+        on_nodes: summary::on_nodes(input.manifest, layout, input.node_strata),
         sizes: summary::sizes(input.files, layout),
     };
     let title = format!(
@@ -99,6 +96,11 @@ fn levels(split: &SplitBalance) -> [(&'static str, &LevelBalance); 3] {
 }
 
 impl Facts<'_> {
+    /// Sum over strata in split `split`.
+    fn sum_of(&self, split: usize, figure: fn(&Rows) -> u64) -> u64 {
+        sum(self.strata.iter().map(|c| figure(&c.splits[split])))
+    }
+
     fn many_versions(&self) -> bool {
         self.balance.versions > 1
     }

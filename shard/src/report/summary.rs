@@ -5,24 +5,26 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 
-use super::ReportInput;
 use crate::{
-    manifest::Layout,
-    tables::{FileEntry, StratumEntry},
+    manifest::{Layout, Manifest},
+    tables::{FileEntry, NodeStratumEntry, StratumEntry},
 };
 
 /// A stratum over all versions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stratum<'a> {
     pub name: &'a str,
-    /// Rows of the input in each split.
-    pub rows_in: Vec<u64>,
-    /// Rows in the shards in each split.
-    pub rows: Vec<u64>,
-    /// Rows left out in each split.
-    pub left_out: Vec<u64>,
-    /// Copies in each split.
-    pub copies: Vec<u64>,
+    /// One a split.
+    pub splits: Vec<Rows>,
+}
+
+/// Rows of a stratum in a split.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub input: u64,
+    pub left_out: u64,
+    pub copies: u64,
+    pub shards: u64,
 }
 
 /// Sum that stops at the largest number.
@@ -30,15 +32,29 @@ pub(super) fn sum(values: impl IntoIterator<Item = u64>) -> u64 {
     values.into_iter().fold(0, u64::saturating_add)
 }
 
+impl Rows {
+    fn add(&mut self, entry: &StratumEntry) {
+        self.input = self.input.saturating_add(entry.rows_in);
+        self.left_out = self.left_out.saturating_add(entry.rows_in.saturating_sub(entry.rows));
+        self.copies = self.copies.saturating_add(entry.rows.saturating_sub(entry.rows_in));
+        self.shards = self.shards.saturating_add(entry.rows);
+    }
+
+    /// Rows left out and copies together.
+    pub fn changed(&self) -> u64 {
+        self.left_out.saturating_add(self.copies)
+    }
+}
+
 impl Stratum<'_> {
     /// Rows in the split that has most.
     pub fn largest(&self) -> u64 {
-        self.rows.iter().copied().max().unwrap_or(0)
+        self.splits.iter().map(|s| s.shards).max().unwrap_or(0)
     }
 
     /// Rows of the input.
-    pub fn total_in(&self) -> u64 {
-        sum(self.rows_in.iter().copied())
+    pub fn input(&self) -> u64 {
+        sum(self.splits.iter().map(|s| s.input))
     }
 }
 
@@ -53,26 +69,11 @@ pub(super) fn strata<'a>(entries: &'a [StratumEntry], layout: &Layout) -> Vec<St
         let Some(split) = place.get(entry.split.as_str()) else { continue };
         let at = *index.entry((if numbered { entry.stratum } else { 0 }, &entry.value)).or_insert(strata.len());
         if at == strata.len() {
-            let none = vec![0; layout.splits.len()];
-            strata.push(Stratum {
-                name: &entry.value,
-                rows_in: none.clone(),
-                rows: none.clone(),
-                left_out: none.clone(),
-                copies: none,
-            });
+            strata.push(Stratum { name: &entry.value, splits: vec![Rows::default(); layout.splits.len()] });
         }
-        let stratum = &mut strata[at];
-        for (to, n) in [
-            (&mut stratum.rows_in, entry.rows_in),
-            (&mut stratum.rows, entry.rows),
-            (&mut stratum.left_out, entry.rows_in.saturating_sub(entry.rows)),
-            (&mut stratum.copies, entry.rows.saturating_sub(entry.rows_in)),
-        ] {
-            to[*split] = to[*split].saturating_add(n);
-        }
+        strata[at].splits[*split].add(entry);
     }
-    strata.sort_by(|a, b| (b.total_in(), b.largest(), a.name).cmp(&(a.total_in(), a.largest(), b.name)));
+    strata.sort_by_cached_key(|c| (Reverse((c.input(), c.largest())), c.name));
     strata
 }
 
@@ -114,13 +115,17 @@ impl OnNodes<'_> {
 
 /// The largest strata of each split by node, most rows first; `None` where the table is of another number of nodes, as
 /// after a set was laid out anew.
-pub(super) fn on_nodes<'a>(input: &ReportInput<'a>, layout: &Layout) -> Option<Vec<Vec<OnNodes<'a>>>> {
-    if input.manifest.options.get("layout_of").is_some() {
+pub(super) fn on_nodes<'a>(
+    manifest: &Manifest,
+    layout: &Layout,
+    entries: &'a [NodeStratumEntry],
+) -> Option<Vec<Vec<OnNodes<'a>>>> {
+    if manifest.options.get("layout_of").is_some() {
         return None;
     }
     let place = split_places(layout);
     let mut cells: BTreeMap<(usize, u32), (&'a str, Vec<(u32, u64)>)> = BTreeMap::new();
-    for entry in input.node_strata {
+    for entry in entries {
         if let Some(split) = place.get(entry.split.as_str()) {
             let cell = cells.entry((*split, entry.stratum)).or_insert_with(|| (&entry.value, Vec::new()));
             cell.1.push((entry.node, entry.rows));
@@ -142,6 +147,46 @@ pub(super) fn on_nodes<'a>(input: &ReportInput<'a>, layout: &Layout) -> Option<V
         strata.sort_by(|a, b| (b.rows, a.name).cmp(&(a.rows, b.name)));
     }
     Some(of_splits)
+}
+
+/// A stratum that has not its exact share on every node of a split.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorstStratum<'a> {
+    /// The split.
+    pub split: &'a str,
+    /// Its value.
+    pub value: &'a str,
+    /// Its rows in the split.
+    pub rows: u64,
+    /// The node where it deviates most, the first of such.
+    pub node: usize,
+    /// Its rows there.
+    pub node_rows: u64,
+    /// They less its share `rows` / nodes, in rows.
+    pub deviation: f64,
+}
+
+/// Strata that deviate, the largest deviation first, and of equal ones the largest stratum.
+pub(super) fn worst<'a>(of_splits: &[Vec<OnNodes<'a>>], layout: &'a Layout) -> Vec<WorstStratum<'a>> {
+    let mut all: Vec<(u128, WorstStratum<'a>)> = Vec::new();
+    for (strata, split) in of_splits.iter().zip(&layout.splits) {
+        for stratum in strata {
+            let (node, scaled) = stratum.worst();
+            if scaled != 0 {
+                let worst = WorstStratum {
+                    split: &split.name,
+                    value: stratum.name,
+                    rows: stratum.rows,
+                    node,
+                    node_rows: stratum.by_node.get(node).copied().unwrap_or(0),
+                    deviation: stratum.worst_deviation(),
+                };
+                all.push((scaled.unsigned_abs(), worst));
+            }
+        }
+    }
+    all.sort_by_key(|(scaled, worst)| Reverse((*scaled, worst.rows)));
+    all.into_iter().map(|(_, worst)| worst).collect()
 }
 
 /// Bytes of the smallest and the largest node, lane and file of a split.

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use super::{Column, Facts, LISTED, PICTURED_SPLITS, SPLITS, ratio};
+use super::{Facts, LISTED, PICTURED_SPLITS, SPLITS, ratio};
 use crate::{
     error::Result,
     report::{
         chart,
         html::{and_more, figure_of, header, name, shared_bars, table},
-        summary::{Stratum, sum},
+        summary::{Rows, Stratum},
         text::{self, count, counted, figure, percent},
     },
 };
@@ -84,15 +84,15 @@ impl Facts<'_> {
     }
 
     pub(super) fn resampling(&self) -> String {
-        let changed = self.strata.iter().any(|c| c.rows != c.rows_in);
+        let changed = self.strata.iter().flat_map(|c| &c.splits).any(|s| s.changed() > 0);
         if !self.layout.resampled && !changed {
             return String::new();
         }
-        let total = |s: usize, get: Column| sum(self.strata.iter().map(|c| get(c)[s]));
         let splits = self.layout.splits.iter().enumerate().take(SPLITS).map(|(s, split)| {
-            let [rows_in, left_out, copies] =
-                [total(s, |c| &c.rows_in), total(s, |c| &c.left_out), total(s, |c| &c.copies)];
-            vec![split.name.clone(), count(rows_in), count(left_out), count(copies), count(total(s, |c| &c.rows))]
+            let figures: [fn(&Rows) -> u64; 4] = [|c| c.input, |c| c.left_out, |c| c.copies, |c| c.shards];
+            let mut row = vec![split.name.clone()];
+            row.extend(figures.map(|figure| count(self.sum_of(s, figure))));
+            row
         });
         let mut html = String::from(
             "<h2>Resampling</h2>\n<p>Rows of some strata were left out or copied; the column <code>_copy</code> numbers the copies of a row.</p>\n",
@@ -102,18 +102,18 @@ impl Facts<'_> {
         html.push_str(&and_more(self.layout.splits.len(), SPLITS));
         let mut of_strata: Vec<(usize, &Stratum<'_>)> = (self.strata.iter())
             .flat_map(|c| (0..self.layout.splits.len()).map(move |s| (s, c)))
-            .filter(|(s, c)| c.left_out[*s] > 0 || c.copies[*s] > 0)
+            .filter(|(s, c)| c.splits[*s].changed() > 0)
             .collect();
-        let moved = |s: usize, c: &Stratum<'_>| c.left_out[s].saturating_add(c.copies[s]);
+        let moved = |s: usize, c: &Stratum<'_>| c.splits[s].changed();
         of_strata.sort_by(|(s, a), (t, b)| (moved(*t, b), *s, a.name).cmp(&(moved(*s, a), *t, b.name)));
         let rows = of_strata.iter().take(LISTED).map(|(s, c)| {
             vec![
                 self.layout.splits[*s].name.clone(),
                 text::stratum(c.name).to_owned(),
-                count(c.rows_in[*s]),
-                count(c.left_out[*s]),
-                count(c.copies[*s]),
-                count(c.rows[*s]),
+                count(c.splits[*s].input),
+                count(c.splits[*s].left_out),
+                count(c.splits[*s].copies),
+                count(c.splits[*s].shards),
             ]
         });
         if !of_strata.is_empty() {

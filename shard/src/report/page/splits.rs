@@ -1,6 +1,6 @@
 //! Splits, nodes, the levels of parts inside splits, and the columns.
 
-use super::{COLOURED_SPLITS, Column, Facts, SPLITS, levels, range, ratio};
+use super::{COLOURED_SPLITS, Facts, SPLITS, levels, range, ratio};
 use crate::{
     balance::{LevelBalance, SplitBalance},
     error::Result,
@@ -17,8 +17,7 @@ use crate::{
 impl Facts<'_> {
     pub(super) fn splits(&self) -> Result<String> {
         let layout = self.layout;
-        let of = |get: Column, s: usize| sum(self.strata.iter().map(|c| get(c)[s]));
-        let totals: Vec<u64> = (0..layout.splits.len()).map(|s| of(|c| &c.rows_in, s)).collect();
+        let totals: Vec<u64> = (0..layout.splits.len()).map(|s| self.sum_of(s, |c| c.input)).collect();
         let all = sum(totals.iter().copied());
         let rows = layout.splits.iter().enumerate().take(SPLITS).map(|(s, split)| {
             vec![

@@ -1,6 +1,6 @@
 //! Strata: how they drift between splits, how they lie on nodes, which are rare.
 
-use std::{cmp::Reverse, collections::BTreeSet, fmt::Write as _};
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{COLOURED_SPLITS, Facts, LISTED, ratio};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     report::{
         chart::{self, Group, HeatRow, SERIES},
         html::{and_more, figure_of, header, name, shared_bars, table},
-        summary::{OnNodes, Stratum, sum},
+        summary::{self, Stratum, sum},
         text::{self, count, counted, figure},
     },
 };
@@ -23,13 +23,12 @@ impl Facts<'_> {
     pub(super) fn drift(&self, all: u64) -> Result<String> {
         let mut shown: Vec<usize> = self.pictured();
         shown.truncate(COLOURED_SPLITS);
-        let totals: Vec<u64> =
-            (0..self.layout.splits.len()).map(|s| sum(self.strata.iter().map(|c| c.rows[s]))).collect();
+        let totals: Vec<u64> = (0..self.layout.splits.len()).map(|s| self.sum_of(s, |c| c.shards)).collect();
         let groups: Vec<Group<'_>> = (self.strata.iter().take(DRIFT_STRATA))
             .map(|c| Group {
                 name: c.name,
-                shares: std::iter::once(ratio(c.total_in(), all))
-                    .chain(shown.iter().map(|s| ratio(c.rows[*s], totals[*s])))
+                shares: std::iter::once(ratio(c.input(), all))
+                    .chain(shown.iter().map(|s| ratio(c.splits[*s].shards, totals[*s])))
                     .collect(),
             })
             .collect();
@@ -120,22 +119,18 @@ impl Facts<'_> {
     pub(super) fn worst(&self) -> String {
         const WORST: usize = 12;
         let Some(on_nodes) = &self.on_nodes else { return String::new() };
-        let mut all: Vec<(usize, &OnNodes<'_>)> =
-            on_nodes.iter().enumerate().flat_map(|(s, strata)| strata.iter().map(move |c| (s, c))).collect();
-        all.retain(|(_, c)| c.worst().1 != 0);
-        all.sort_by_key(|(s, c)| (Reverse((c.worst().1.unsigned_abs(), c.rows)), *s));
-        if all.is_empty() || self.layout.nodes <= 1 {
+        let worst = summary::worst(on_nodes, self.layout);
+        if worst.is_empty() || self.layout.nodes <= 1 {
             return String::new();
         }
-        let rows = all.iter().take(WORST).map(|(s, c)| {
-            let node = c.worst().0;
+        let rows = worst.iter().take(WORST).map(|c| {
             vec![
-                self.layout.splits[*s].name.clone(),
-                text::stratum(c.name).to_owned(),
-                text::signed(c.worst_deviation()),
-                count(c.by_node.get(node).copied().unwrap_or(0)),
-                figure(ratio(c.rows, c.by_node.len() as u64)),
-                node.to_string(),
+                c.split.to_owned(),
+                text::stratum(c.value).to_owned(),
+                text::signed(c.deviation),
+                count(c.node_rows),
+                figure(ratio(c.rows, u64::from(self.layout.nodes))),
+                c.node.to_string(),
                 count(c.rows),
             ]
         });
@@ -162,7 +157,7 @@ impl Facts<'_> {
         if rare.is_empty() {
             return html;
         }
-        rare.sort_by(|a, b| (a.largest(), a.total_in(), a.name).cmp(&(b.largest(), b.total_in(), b.name)));
+        rare.sort_by(|a, b| (a.largest(), a.input(), a.name).cmp(&(b.largest(), b.input(), b.name)));
         let _ = writeln!(
             html,
             "<p>{} fewer rows than there are nodes, even in the split with most, and can't be on every node.</p>",
@@ -180,9 +175,9 @@ impl Facts<'_> {
         }
         let rows = rare.iter().take(LISTED).map(|c| {
             let mut row = vec![text::stratum(c.name).to_owned()];
-            row.extend(c.rows[..splits].iter().map(|n| count(*n)));
-            if c.rows.len() > splits {
-                row.push(count(sum(c.rows[splits..].iter().copied())));
+            row.extend(c.splits[..splits].iter().map(|s| count(s.shards)));
+            if c.splits.len() > splits {
+                row.push(count(sum(c.splits[splits..].iter().map(|s| s.shards))));
             }
             row
         });
