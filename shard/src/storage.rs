@@ -47,6 +47,8 @@ pub struct Storage {
     root: ObjectPath,
     url: String,
     local: Option<PathBuf>,
+    /// The local store again, without fsync.
+    unsynced: Option<Arc<dyn ObjectStore>>,
     /// For how long a request is tried again; `None` for stores that are no requests away.
     retry: Option<Duration>,
     /// Set once [`Storage::prove_put_if_absent`] was right; shared by all that were joined from one that was opened.
@@ -103,7 +105,8 @@ impl Storage {
         })?;
         let store = Arc::new(LocalFileSystem::new().with_fsync(true));
         let url = absolute.display().to_string();
-        Ok(Self { root, local: Some(absolute), ..Self::from_store(store, url) })
+        let unsynced: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new());
+        Ok(Self { root, local: Some(absolute), unsynced: Some(unsynced), ..Self::from_store(store, url) })
     }
 
     /// An empty store in memory, for tests and examples.
@@ -120,6 +123,7 @@ impl Storage {
             root: ObjectPath::default(),
             url: url.into(),
             local: None,
+            unsynced: None,
             retry: None,
             proved: Arc::new(OnceCell::new()),
         }
@@ -133,6 +137,7 @@ impl Storage {
             root: self.object(path),
             url: self.url(path),
             local: self.local.as_ref().map(|l| l.join(path)),
+            unsynced: self.unsynced.clone(),
             retry: self.retry,
             proved: Arc::clone(&self.proved),
         }
@@ -237,6 +242,17 @@ impl Storage {
         } else {
             self.again(|| self.store.put(&object, PutPayload::from_bytes(bytes.clone()))).await.map(drop)
         };
+        written.map_err(|e| Error::from_store("write", self.url(path), e))
+    }
+
+    /// As [`Storage::put`], for what can be made again: on a local disk it is not synced, so that after a loss of power it
+    /// may be empty or cut short. Whoever reads it checks it.
+    ///
+    /// # Errors
+    /// As [`Storage::put`].
+    pub async fn put_scratch(&self, path: &str, bytes: impl Into<Bytes>) -> Result<()> {
+        let Some(store) = &self.unsynced else { return self.put(path, bytes).await };
+        let written = store.put(&self.object(path), PutPayload::from_bytes(bytes.into())).await.map(drop);
         written.map_err(|e| Error::from_store("write", self.url(path), e))
     }
 

@@ -57,13 +57,13 @@ impl Work {
         self.storage.put(&path, bytes).await
     }
 
-    /// Stores an intermediate file and gives its path below the storage's root.
+    /// Stores an intermediate file, unsynced, and gives its path below the storage's root.
     ///
     /// # Errors
     /// Storage errors.
     pub async fn put(&self, name: &str, bytes: Bytes) -> Result<String> {
         let path = format!("{}/{name}", self.folder);
-        self.storage.put(&path, bytes).await?;
+        self.storage.put_scratch(&path, bytes).await?;
         Ok(path)
     }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use gristmill_shard::{Manifest, ManifestKind, Storage, tables as stored};
+use gristmill_shard::{Manifest, ManifestKind, Storage, report, tables as stored};
 
 use crate::{args::InspectArgs, commands, failure::Failure, output, session::Session, tables};
 
@@ -42,9 +42,36 @@ pub fn run(session: &Session, args: &InspectArgs) -> anyhow::Result<ExitCode> {
     }
     text.push_str(&commands::ingest::schema(&manifest.schema));
     text.push_str(&commands::shard::balance_of(&manifest));
+    if manifest.kind == ManifestKind::Shards {
+        text.push_str(&worst_strata(session, &storage, &manifest)?);
+        if session.block_on(storage.size(&report::path()))?.is_some() {
+            text.push_str(&format!("report: {}\n", storage.url(&report::path())));
+        }
+    }
     text.push_str(&statistics(session, &storage, &manifest)?);
     output::result(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The large strata that deviate most at nodes; nothing for one node, or where all have their exact share.
+fn worst_strata(session: &Session, storage: &Storage, manifest: &Manifest) -> anyhow::Result<String> {
+    const SHOWN: usize = 5;
+    let entries = session.block_on(stored::read_node_strata(storage, manifest))?;
+    let worst = report::worst_strata(manifest, &entries);
+    if worst.is_empty() {
+        return Ok(String::new());
+    }
+    let rows = worst.into_iter().take(SHOWN).map(|w| {
+        vec![
+            w.split.to_owned(),
+            w.value.to_owned(),
+            tables::count(w.rows),
+            w.node.to_string(),
+            tables::count(w.node_rows),
+            format!("{:+.4}", w.deviation),
+        ]
+    });
+    Ok(tables::table(&["split", "stratum", "rows", "worst at node", "rows there", "deviation"], 2, rows))
 }
 
 fn statistics(session: &Session, storage: &Storage, manifest: &Manifest) -> anyhow::Result<String> {

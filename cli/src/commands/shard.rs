@@ -7,6 +7,7 @@ use gristmill_shard::{
     balance::{Balance, LevelBalance},
     job::{ShardOptions, ShardOutcome, layout_anew, shard},
     manifest::Layout,
+    report,
 };
 
 use crate::{args::ShardArgs, config::ShardSection, failure::Failure, output, session::Session, tables, tasks};
@@ -103,6 +104,7 @@ pub fn text(outcome: &ShardOutcome, out: &str) -> String {
     }
     text.push_str(&balance_of(&outcome.manifest));
     text.push_str(&format!("shards: {out}  (seed {})\n", outcome.manifest.seed));
+    text.push_str(&format!("report: {}/{}\n", out.trim_end_matches('/'), report::path()));
     text
 }
 
@@ -114,7 +116,7 @@ pub fn balance_of(manifest: &Manifest) -> String {
     }
 }
 
-/// Sizes and worst deviations, and rows of each node.
+/// Sizes and worst deviations, what was asked for beside, and rows of each node.
 pub fn balance_table(layout: &Layout, balance: &Balance) -> String {
     let columns: Vec<&str> = layout.strata.columns.iter().map(|c| c.column()).collect();
     let by = if columns.is_empty() { "nothing".to_owned() } else { columns.join(", ") };
@@ -145,6 +147,8 @@ pub fn balance_table(layout: &Layout, balance: &Balance) -> String {
     });
     let header = ["split", "over", "bound < 1", "rows, least", "rows, most", "worst deviation", "in stratum"];
     text.push_str(&tables::table(&header, 3, rows));
+    text.push_str(&splits_table(layout, balance));
+    text.push_str(&remarks(layout, balance));
     let mut header = vec!["node".to_owned()];
     header.extend(balance.splits.iter().map(|s| s.name.clone()));
     header.push("all".into());
@@ -158,6 +162,87 @@ pub fn balance_table(layout: &Layout, balance: &Balance) -> String {
     text.push_str(&tables::table(&header.iter().map(String::as_str).collect::<Vec<_>>(), 1, rows));
     if shown < balance.node_rows.len() {
         text.push_str(&format!("and {} more nodes (--json lists all)\n", balance.node_rows.len() - shown));
+    }
+    text
+}
+
+/// Shares, drift, and as far as there are such: rows left out, copies, labels, weights.
+fn splits_table(layout: &Layout, balance: &Balance) -> String {
+    let splits = &balance.splits;
+    let resampled = layout.resampled || splits.iter().any(|s| s.left_out > 0 || s.copies > 0);
+    let labelled = splits.iter().any(|s| s.labels.is_some());
+    let weight = splits.iter().find_map(|s| s.weights.as_ref()).map(|w| w.column.clone());
+    let mut header: Vec<String> = ["split", "share", "rows", "drift"].map(str::to_owned).to_vec();
+    if resampled {
+        header.extend(["left out", "copies"].map(str::to_owned));
+    }
+    if labelled {
+        header.extend(["labels", "worst of a label"].map(str::to_owned));
+    }
+    if let Some(column) = &weight {
+        header.extend([format!("spread of {column}"), "bound".into(), "lower bound".into()]);
+    }
+    let rows = splits.iter().enumerate().map(|(i, s)| {
+        let info = layout.splits.get(i);
+        let mut row = vec![
+            s.name.clone(),
+            info.map(|info| info.share.clone()).unwrap_or_default(),
+            tables::count(info.map_or(0, |info| info.rows)),
+            format!("{:.4}", s.drift),
+        ];
+        if resampled {
+            row.extend([s.left_out, s.copies].map(tables::count));
+        }
+        if labelled {
+            row.extend(match &s.labels {
+                Some(l) => [tables::count(l.labels), format!("{:.4}", l.worst_deviation)],
+                None => [String::new(), String::new()],
+            });
+        }
+        if weight.is_some() {
+            row.extend(match &s.weights {
+                Some(w) => [w.spread, w.bound, w.lower_bound].map(small_percent),
+                None => [String::new(), String::new(), String::new()],
+            });
+        }
+        row
+    });
+    tables::table(&header.iter().map(String::as_str).collect::<Vec<_>>(), 1, rows)
+}
+
+/// A share that may be far below one per cent.
+fn small_percent(part: f64) -> String {
+    if part == 0.0 || part >= 1e-4 { format!("{:.2} %", 100.0 * part) } else { format!("{:.1e} %", 100.0 * part) }
+}
+
+/// Groups, merged strata and versions, a line each.
+fn remarks(layout: &Layout, balance: &Balance) -> String {
+    let mut text = String::new();
+    if let Some(g) = &balance.groups {
+        text.push_str(&format!(
+            "{} groups of {}, each on one {}, the largest has {} rows; deviations in rows, beside what it forces: \
+             of a stratum {:.4} (at least {:.4}), of a size {:.4} (at least {:.4}), {} above the share\n",
+            tables::count(g.groups),
+            g.column,
+            if g.on_one_node { "node of a split" } else { "split" },
+            tables::count(g.largest_group),
+            g.class_deviation,
+            g.class_lower_bound,
+            g.size_deviation,
+            g.size_lower_bound,
+            small_percent(g.imbalance),
+        ));
+    }
+    let merged = layout.strata.merged.max(balance.merged_strata);
+    if merged > 0 {
+        text.push_str(&format!("{} rare combinations were merged into one stratum\n", tables::count(merged)));
+    }
+    if balance.versions > 1 {
+        text.push_str(&format!(
+            "over {} versions a stratum deviates from its share of a node by at most {:.4} rows\n",
+            tables::count(balance.versions),
+            balance.union_deviation_bound
+        ));
     }
     text
 }

@@ -6,6 +6,7 @@ mod delivery;
 mod environment_errors;
 mod expect_error;
 mod ingest_errors;
+mod inspect;
 mod killed;
 mod launch;
 mod object_storage;

@@ -76,6 +76,7 @@ pub async fn shard(input: &Storage, out: &Storage, options: &ShardOptions, contr
     options.check()?;
     let mut input = Input::open(input).await?;
     let spec = options.check_columns(&input.schema)?;
+    out.prove_put_if_absent().await?;
     let parent = append::parent(out, options, &input).await?;
     let semantic = options.semantic();
     let digest = job_digest(ManifestKind::Shards, &semantic, &input.reference, parent.as_ref())?;

@@ -3,6 +3,7 @@
 
 mod laws;
 mod options;
+mod report;
 mod support;
 mod tasks;
 mod versions;

@@ -194,7 +194,9 @@ async fn verify_names_every_file_that_was_touched() {
     input(&from, 600).await;
     let options = ShardOptions { lanes: Some(4), shard_bytes: 1 << 20, ..options() };
     shard(&from, &to, &options, &Control::default()).await.unwrap();
-    let good = contents(&to).await;
+    let mut good = contents(&to).await;
+    // The report is for people: what it says is in the manifest.
+    good.retain(|path, _| *path != gristmill_shard::report::path());
     for (path, bytes) in &good {
         // A byte flipped: at the start, in the middle, at the end.
         for at in [0, bytes.len() / 2, bytes.len() - 1] {
