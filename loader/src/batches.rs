@@ -390,7 +390,7 @@ impl Driver {
     /// Index in its epoch of the last sample of a window.
     fn last_index(&self, lane: u32, index: usize, order: &LaneOrder) -> u64 {
         let last = order.window_range(index).end.saturating_sub(1);
-        last * u64::from(self.inner.plan.table().lanes()) + u64::from(lane)
+        self.inner.plan.table().interleave().index(lane, last)
     }
 }
 

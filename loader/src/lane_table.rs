@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use gristmill_shard::{ShardSet, manifest::SplitInfo};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    interleave::Interleave,
+};
 
 /// A row group of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,12 +26,13 @@ pub struct Block {
     pub row_group: u32,
 }
 
-/// The lanes of one split: lane v holds `⌈(n − v) / L⌉` rows.
+/// The lanes of one split, and how epochs take turns among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneTable {
     split: SplitInfo,
     nodes: u32,
     lanes: Vec<Vec<Block>>,
+    interleave: Interleave,
 }
 
 impl LaneTable {
@@ -42,8 +46,14 @@ impl LaneTable {
         let mut lanes = Vec::with_capacity(layout.lanes as usize);
         for lane in 0..layout.lanes {
             let mut blocks = Vec::new();
-            let mut first = 0;
+            let mut first = 0_u64;
             for (file, entry) in shards.lane_files(split, lane).iter().enumerate() {
+                if entry.row_groups.iter().try_fold(0_u64, |sum, g| sum.checked_add(g.rows)) != Some(entry.rows) {
+                    return Err(Error::Shard(gristmill_shard::Error::corrupt(
+                        shards.storage().url(&entry.path),
+                        format!("its row groups do not have the {} rows that it is said to have", entry.rows),
+                    )));
+                }
                 for (row_group, group) in entry.row_groups.iter().enumerate().filter(|(_, g)| g.rows > 0) {
                     blocks.push(Block {
                         rows: group.rows,
@@ -53,7 +63,7 @@ impl LaneTable {
                         file: file as u32,
                         row_group: row_group as u32,
                     });
-                    first += group.rows;
+                    first = first.saturating_add(group.rows);
                 }
             }
             lanes.push(blocks);
@@ -66,16 +76,27 @@ impl LaneTable {
         })
     }
 
-    /// A table of `rows` rows over `lanes` lanes of `nodes` nodes, cut into row groups of `block_rows`, without data
-    /// behind it: for simulations and tests of plans.
+    /// A table of `rows` rows over `lanes` lanes of `nodes` nodes, lane v of `⌈(rows − v) / lanes⌉`, cut into row groups
+    /// of `block_rows`, without data behind it: for simulations and tests of plans.
     ///
     /// # Errors
-    /// [`Error::Usage`] when there is no lane, no node, or lanes are not a multiple of nodes.
+    /// [`Error::Usage`] when there is no lane or no node, or fewer lanes than nodes.
     pub fn simulated(rows: u64, lanes: u32, nodes: u32, first_node: u32, block_rows: u64) -> Result<Self> {
+        let even = |lane: u32| rows.saturating_sub(u64::from(lane)).div_ceil(u64::from(lanes));
+        let lengths: Vec<u64> = (0..lanes).map(even).collect();
+        Self::simulated_lanes(&lengths, nodes, first_node, block_rows)
+    }
+
+    /// [`LaneTable::simulated`] with lanes of these lengths, in rows.
+    ///
+    /// # Errors
+    /// As [`LaneTable::simulated`]; also when there are more than 2^64 − 1 rows.
+    pub fn simulated_lanes(lengths: &[u64], nodes: u32, first_node: u32, block_rows: u64) -> Result<Self> {
+        let rows = lengths.iter().fold(0_u64, |sum, length| sum.saturating_add(*length));
         let split = SplitInfo { name: "simulated".into(), share: "1/1".into(), rows, first_node, files_per_lane: 1 };
         let block_rows = block_rows.max(1);
-        let blocks = |lane| {
-            let length = split.lane_rows(lane, lanes);
+        let blocks = |length: &u64| {
+            let length = *length;
             (0..length.div_ceil(block_rows))
                 .map(|i| {
                     let rows = block_rows.min(length - i * block_rows);
@@ -91,24 +112,23 @@ impl LaneTable {
                 })
                 .collect()
         };
-        let table = (0..lanes).map(blocks).collect();
-        Self::new(split, nodes, table)
-            .map_err(|what| Error::usage(what, "lanes are a multiple of nodes, both at least 1"))
+        let table = lengths.iter().map(blocks).collect();
+        Self::new(split, nodes, table).map_err(|what| Error::usage(what, "give at least one node and a lane for each"))
     }
 
     fn new(split: SplitInfo, nodes: u32, lanes: Vec<Vec<Block>>) -> Result<Self, String> {
         let count = lanes.len() as u32;
-        if nodes == 0 || count == 0 || !count.is_multiple_of(nodes) {
+        if nodes == 0 || count < nodes {
             return Err(format!("{count} lanes on {nodes} nodes"));
         }
-        for (lane, blocks) in (0..count).zip(&lanes) {
-            let rows: u64 = blocks.iter().map(|b| b.rows).sum();
-            let want = split.lane_rows(lane, count);
-            if rows != want {
-                return Err(format!("lane {lane} has {rows} rows in its row groups, the layout says {want}"));
-            }
+        let lengths: Vec<u64> = (lanes.iter())
+            .map(|blocks| blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.rows)))
+            .collect();
+        let interleave = Interleave::new(&lengths).ok_or_else(|| "its lanes have more rows than can be".to_owned())?;
+        if interleave.rows() != split.rows {
+            return Err(format!("its lanes have {} rows, the layout says {}", interleave.rows(), split.rows));
         }
-        Ok(Self { split, nodes, lanes })
+        Ok(Self { split, nodes, lanes, interleave })
     }
 
     /// Name of the split.
@@ -153,12 +173,16 @@ impl LaneTable {
         self.lanes.get(lane as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Samples of lane `lane` among the epoch indices `range`, as ordinals of the lane's order: index t is ordinal
-    /// `t div L` of lane `t mod L`.
+    /// How the indices of an epoch are dealt to the lanes.
+    #[must_use]
+    pub fn interleave(&self) -> &Interleave {
+        &self.interleave
+    }
+
+    /// Samples of lane `lane` among the epoch indices `range`, as ordinals of the lane's order.
     #[must_use]
     pub fn ordinals(&self, lane: u32, range: &Range<u64>) -> Range<u64> {
-        let before = |t: u64| t.saturating_sub(u64::from(lane)).div_ceil(u64::from(self.lanes()));
-        before(range.start)..before(range.end)
+        self.interleave.before(lane, range.start)..self.interleave.before(lane, range.end)
     }
 }
 
@@ -183,8 +207,10 @@ mod tests {
     #[test]
     fn tables_that_can_not_be_are_refused() {
         assert!(LaneTable::simulated(10, 0, 1, 0, 1).is_err());
-        assert!(LaneTable::simulated(10, 3, 2, 0, 1).is_err());
+        assert!(LaneTable::simulated(10, 2, 3, 0, 1).is_err());
+        assert!(LaneTable::simulated_lanes(&[u64::MAX, 1], 1, 0, u64::MAX).is_err());
         assert!(LaneTable::simulated(10, 2, 0, 0, 1).is_err());
         assert_eq!(LaneTable::simulated(0, 4, 2, 0, 1).unwrap().blocks(3).len(), 0);
+        assert_eq!(LaneTable::simulated(10, 8, 3, 0, 1).unwrap().node_of(7), 1);
     }
 }

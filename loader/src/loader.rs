@@ -1,6 +1,6 @@
 //! The loader: a plan, a rank's place, what batches hold, and how much memory that may take.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use gristmill_shard::ShardSet;
 use tokio::runtime::Handle;
@@ -10,9 +10,8 @@ use crate::{
     block_cache::BlockCache,
     buffer_pool::BufferPool,
     error::{Error, Result},
-    lane_table::LaneTable,
     metrics::{Counters, LoaderMetrics},
-    order::table_bytes,
+    open_windows::open_windows,
     plan::{Plan, PlanOptions, Shuffle, Tail},
     records::RecordLayout,
     row_group_reader::RowGroupReader,
@@ -98,7 +97,8 @@ impl DataLoader {
             }
         }
         let plan = Plan::new(&shards, options.plan.clone())?;
-        let layout = Arc::new(RecordLayout::new(&options.batch, &shards.manifest().schema)?);
+        let schema = &shards.manifest().schema;
+        let layout = Arc::new(RecordLayout::new(&options.batch, schema, shards.layout().resampled)?);
         let rule = SliceRule::new(plan.table(), &options.world);
         let needs = Needs::of(&plan, &rule, &layout, &options);
         let blocks = needs.check(&options)?;
@@ -205,21 +205,20 @@ struct Needs {
 impl Needs {
     fn of(plan: &Plan, rule: &SliceRule, layout: &RecordLayout, options: &LoaderOptions) -> Self {
         let table = plan.table();
-        let lanes = lanes_of(plan, rule);
-        let windows =
-            lanes.iter().map(|lane| open_bytes(table, *lane, options.plan.shuffle, layout.stride as u64)).sum();
+        let open = open_windows(plan, rule, layout.stride as u64);
         let part = largest_part(options, options.plan.global_batch.min(plan.rows()));
         let slots = options.micro_batch.map_or(part, |micro| part.min(micro as u64)).max(1);
         let queued = (options.prefetch_batches + options.threads + 1) as u64;
-        let blocks = || lanes.iter().flat_map(|lane| table.blocks(*lane));
+        let blocks = || open.lanes.iter().flat_map(|lane| table.blocks(*lane));
         let count = blocks().count() as u64;
         let stored = blocks().map(|b| b.stored_bytes).max().unwrap_or(0);
         let decoded = blocks().map(|b| b.decoded_bytes).max().unwrap_or(0);
         Self {
-            windows,
+            windows: open.bytes,
             batches: layout.batch_bytes(slots).saturating_mul(queued),
-            reading: stored * count.min(options.fetches as u64) + decoded * count.min(options.threads as u64),
-            lanes: lanes.len(),
+            reading: (stored.saturating_mul(count.min(options.fetches as u64)))
+                .saturating_add(decoded.saturating_mul(count.min(options.threads as u64))),
+            lanes: open.lanes_at_once,
         }
     }
 
@@ -247,42 +246,4 @@ impl Needs {
         }
         Ok(options.memory_bytes - others)
     }
-}
-
-/// Lanes that the rank reads in an epoch.
-fn lanes_of(plan: &Plan, rule: &SliceRule) -> BTreeSet<u32> {
-    let table = plan.table();
-    let mut lanes = BTreeSet::new();
-    if rule.is_local() {
-        lanes.extend(rule.slice(table, &(0..plan.rows())).into_iter().map(|run| run.lane));
-        return lanes;
-    }
-    // Parts of batches that begin at the same lane are alike, so this many steps show every kind there is.
-    let mut index = 0;
-    for _ in 0..plan.steps().min(u64::from(table.lanes()) + 1) {
-        let batch = plan.batch_at(index);
-        index = batch.end;
-        lanes.extend(rule.slice(table, &batch).into_iter().map(|run| run.lane));
-    }
-    let tail = plan.rows().saturating_sub(plan.rows() % plan.options().global_batch);
-    lanes.extend(rule.slice(table, &plan.batch_at(tail)).into_iter().map(|run| run.lane));
-    lanes
-}
-
-/// Bytes of the windows of a lane that may be open at once: two where a batch can reach from one into the next.
-fn open_bytes(table: &LaneTable, lane: u32, shuffle: Shuffle, stride: u64) -> u64 {
-    let mut rows: Vec<u64> = table.blocks(lane).iter().map(|b| b.rows).collect();
-    rows.sort_unstable_by(|a, b| b.cmp(a));
-    let (window_blocks, tables) = match shuffle {
-        Shuffle::None => (1, false),
-        Shuffle::ShardBlock { window_blocks } => (window_blocks.max(1) as usize, true),
-        Shuffle::Global => (rows.len().max(1), true),
-    };
-    rows.chunks(window_blocks)
-        .take(2)
-        .map(|window| {
-            let rows: u64 = window.iter().sum();
-            rows.saturating_mul(stride) + if tables { table_bytes(rows) } else { 0 }
-        })
-        .sum()
 }

@@ -1,7 +1,8 @@
 //! The plan: which sample is at which place of which epoch, as a pure function.
 //!
-//! Index t of an epoch of n samples over L lanes is sample `t div L` of the order of lane `t mod L`. World size,
-//! threads and clocks do not enter. A step consumes the next `global_batch` indices over all ranks.
+//! Index t of an epoch of n samples over L even lanes is sample `t div L` of the order of lane `t mod L`; for lanes of
+//! other lengths [`Interleave`](crate::Interleave) has the rule. World size, threads and clocks do not enter. A step
+//! consumes the next `global_batch` indices over all ranks.
 
 use std::{ops::Range, sync::Arc};
 
@@ -239,12 +240,8 @@ impl EpochOrder<'_> {
     /// The sample at index `t`, `None` past the end. Consecutive indices cost nanoseconds; a jump costs the making of
     /// one window's permutation, wherever it goes.
     pub fn sample(&mut self, t: u64) -> Option<Sample> {
-        if t >= self.plan.rows() {
-            return None;
-        }
-        let lanes = u64::from(self.plan.table.lanes());
-        let lane = (t % lanes) as u32;
-        let position = self.window(lane, t / lanes)?.position(t / lanes);
+        let (lane, ordinal) = self.plan.table.interleave().at(t)?;
+        let position = self.window(lane, ordinal)?.position(ordinal);
         Some(Sample { lane, position })
     }
 
@@ -291,7 +288,70 @@ mod tests {
         ]
     }
 
+    /// Every sample of the split, each once.
+    fn all_samples(table: &LaneTable) -> HashSet<Sample> {
+        (0..table.lanes())
+            .flat_map(|lane| {
+                let rows = table.blocks(lane).iter().map(|b| b.rows).sum();
+                (0..rows).map(move |position| Sample { lane, position })
+            })
+            .collect()
+    }
+
     proptest! {
+        /// The laws of a plan where groups on one node, or a layout for other machines, make lanes and nodes uneven.
+        #[test]
+        fn lanes_of_any_length_keep_every_law(
+            lengths in proptest::collection::vec(prop_oneof![1 => Just(0_u64), 4 => 0_u64..80], 1..14),
+            nodes in 1_u32..6, first_node in 0_u32..5, block in 1_u64..30, shuffle in shuffles(),
+            batches in (1_u64..50, 1_u64..50), worlds in (1_u32..9, 1_u32..9), at in any::<u64>(),
+        ) {
+            let nodes = nodes.min(lengths.len() as u32);
+            let table = Arc::new(LaneTable::simulated_lanes(&lengths, nodes, first_node % nodes, block).unwrap());
+            let of = |batch| Plan::over(Arc::clone(&table), "00", options(shuffle, batch)).unwrap();
+            let (whole, rest) = (of(batches.0), of(batches.1));
+            prop_assert_eq!(whole.fingerprint(), rest.fingerprint());
+            let rows = whole.rows();
+            prop_assert_eq!(rows, lengths.iter().sum::<u64>());
+
+            // A bijection, whatever was asked for before.
+            let mut scan = whole.epoch(1);
+            let scanned: Vec<Sample> = (0..rows).map(|t| scan.sample(t).unwrap()).collect();
+            prop_assert_eq!(scan.sample(rows), None);
+            prop_assert_eq!(scanned.iter().copied().collect::<HashSet<_>>(), all_samples(&table));
+            if rows > 0 {
+                let t = at % rows;
+                prop_assert_eq!(whole.epoch(1).sample(t), Some(scanned[t as usize]));
+            }
+
+            // Stopped anywhere, gone on with by another world in other batches: each step has the plan's samples.
+            let stop = at % (whole.steps() + 1);
+            let mut index = 0;
+            let mut steps = 0;
+            while steps < stop + rest.steps_from((stop * batches.0).min(rows)) {
+                let (plan, world_size) = if steps < stop { (&whole, worlds.0) } else { (&rest, worlds.1) };
+                let range = plan.batch_at(index);
+                prop_assert!(!range.is_empty());
+                index = range.end;
+                let mut got = HashSet::new();
+                let mut order = plan.epoch(1);
+                for rank in 0..world_size {
+                    let rule = SliceRule::new(&table, &World::new(rank, world_size, 1).unwrap());
+                    for run in rule.slice(&table, &range) {
+                        for ordinal in run.ordinals.clone() {
+                            let position = order.window(run.lane, ordinal).unwrap().position(ordinal);
+                            let sample = Sample { lane: run.lane, position };
+                            prop_assert!(got.insert(sample));
+                        }
+                    }
+                }
+                let want = scanned[range.start as usize..range.end as usize].iter().copied().collect::<HashSet<_>>();
+                prop_assert_eq!(got, want);
+                steps += 1;
+            }
+            prop_assert_eq!(index, rows);
+        }
+
         #[test]
         fn the_order_is_a_bijection(
             rows in 0_u64..600, nodes in 1_u32..4, per in 1_u32..4, block in 1_u64..40, epoch in 0_u64..5, shuffle in shuffles(),

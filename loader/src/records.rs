@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use arrow::{
     array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array},
     compute::cast,
-    datatypes::{DataType, Float64Type, Int64Type},
+    datatypes::{DataType, Float64Type, Int32Type, Int64Type},
     record_batch::RecordBatch,
 };
 use gristmill_shard::{
@@ -20,7 +20,7 @@ use crate::{
     buffer_pool::HostBuffer,
     error::{Error, Result},
     spec::{BatchSpec, LabelEncoding, NonFinite, TensorSpec, require_numbers},
-    tensor::{DType, MASK, ROW_ID},
+    tensor::{COPY, DType, MASK, ROW_ID},
 };
 
 /// The records of one row group.
@@ -73,6 +73,7 @@ struct Field {
 #[derive(Debug)]
 enum Encode {
     RowId,
+    Copy,
     Number { dtype: DType, mean: f64, deviation: f64 },
     LabelNumber { dtype: DType },
     Category(Codes),
@@ -90,11 +91,11 @@ enum Codes {
 }
 
 impl RecordLayout {
-    /// The layout of `spec` over columns of `schema`.
+    /// The layout of `spec` over columns of `schema`, and `_copy` where rows are `resampled`.
     ///
     /// # Errors
     /// [`Error::Usage`] for an unknown column or one of the wrong type, a name that two tensors have, or no tensor.
-    pub(crate) fn new(spec: &BatchSpec, schema: &DatasetSchema) -> Result<Self> {
+    pub(crate) fn new(spec: &BatchSpec, schema: &DatasetSchema, resampled: bool) -> Result<Self> {
         let mut layout = Self {
             projection: Vec::new(),
             tensors: Vec::new(),
@@ -175,6 +176,16 @@ impl RecordLayout {
             layout.start(ROW_ID, DType::I64, None)?;
             layout.push(ROW_ID, DType::I64, Encode::RowId);
         }
+        if spec.copy {
+            if !resampled {
+                return Err(Error::usage(
+                    "copy is asked for, and the shard set has no copies of rows",
+                    "leave copy out: every row is there once",
+                ));
+            }
+            layout.start(COPY, DType::I32, None)?;
+            layout.push(COPY, DType::I32, Encode::Copy);
+        }
         if layout.tensors.is_empty() {
             return Err(Error::usage("the batch has no tensor", "name at least one column"));
         }
@@ -248,6 +259,16 @@ impl RecordLayout {
                         ))
                     })?;
                     out.put(ids.values().iter().map(|v| v.to_ne_bytes()));
+                }
+                Encode::Copy => {
+                    let copies = column.as_primitive_opt::<Int32Type>().filter(|copies| copies.null_count() == 0);
+                    let copies = copies.ok_or_else(|| {
+                        Error::Shard(gristmill_shard::Error::corrupt(
+                            url,
+                            format!("{place} has no ordinals of copies of type int32"),
+                        ))
+                    })?;
+                    out.put(copies.values().iter().map(|v| v.to_ne_bytes()));
                 }
                 Encode::Number { dtype, mean, deviation } => {
                     let values = as_numbers()?;

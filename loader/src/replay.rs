@@ -215,6 +215,36 @@ mod tests {
     }
 
     #[test]
+    fn any_lanes_and_nodes_are_covered_exactly_once_and_cost_what_is_reported() {
+        let even: Vec<u64> = (0..16).map(|v| (10_007_u64 - v).div_ceil(16)).collect();
+        // Groups on one of four nodes.
+        let grouped: Vec<u64> = (0..16).map(|v| 640 - 20 * (v % 4) - u64::from(v > 7)).collect();
+        let empty: Vec<u64> = (0..16).map(|v| if v % 5 == 0 { 0 } else { 100 * v }).collect();
+        for (lengths, nodes) in [(&even, 3), (&even, 5), (&even, 16), (&grouped, 4), (&empty, 4), (&empty, 7)] {
+            for world in 1..=8 {
+                let table = LaneTable::simulated_lanes(lengths, nodes, nodes - 1, 100).unwrap();
+                let options = PlanOptions::new("train", 96);
+                let plan = Plan::over(Arc::new(table), "00", options).unwrap();
+                let machines = if world % nodes == 0 { nodes } else { 1 };
+                let replay = replay(&plan, 3, world, machines).unwrap();
+                let rows: u64 = lengths.iter().sum();
+                assert_eq!((replay.missing, replay.repeated, replay.delivered), (0, 0, rows));
+                assert_eq!(replay.steps_per_rank, rows.div_ceil(96));
+                let (least, most) = (replay.rows_per_rank.iter().min(), replay.rows_per_rank.iter().max());
+                assert!(most.unwrap() - least.unwrap() <= replay.steps_per_rank, "{replay:?}");
+                let bytes: u64 = replay.reads.iter().map(|r| r.bytes).sum();
+                assert!((replay.read_amplification - bytes as f64 / (rows * 64) as f64).abs() < 1e-9);
+                assert!(replay.read_amplification >= 1.0 && replay.read_amplification <= f64::from(world));
+                // One rank has nobody to share a row group with.
+                assert!(world > 1 || replay.read_amplification == 1.0);
+                if std::ptr::eq(lengths, &grouped) {
+                    assert!(replay.read_amplification < 1.6, "{world}: {replay:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_dropped_tail_is_counted_and_nothing_else_is_missing() {
         let replay = replay(&plan(1000, 8, 2, 300, Tail::Drop, Shuffle::default()), 0, 4, 2).unwrap();
         assert_eq!((replay.delivered, replay.dropped, replay.missing, replay.repeated), (900, 100, 0, 0));

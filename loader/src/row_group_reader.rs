@@ -16,7 +16,7 @@ use crate::{
     lane_table::LaneTable,
     metrics::{Counters, add, add_since},
     records::{RecordLayout, Records},
-    tensor::ROW_ID,
+    tensor::{COPY, ROW_ID},
 };
 
 /// A row group of the split, by lane and ordinal in the lane.
@@ -118,7 +118,7 @@ impl RowGroupReader {
             let declared = self.shards.manifest().schema.columns.iter().find(|c| c.name == *name);
             let same = match declared {
                 Some(column) => found.as_ref() == Some(&column.column_type),
-                None => name == ROW_ID && found.is_some(),
+                None => (name == ROW_ID || name == COPY) && found.is_some(),
             };
             if !same {
                 let is = found.map_or("absent".to_owned(), |t| t.to_string());

@@ -1,8 +1,9 @@
 //! A rank's part of a global batch.
 //!
-//! Parts of a batch are disjoint, together whole, and differ by at most one sample, for every world size. When the
-//! world size W divides the number of lanes L, a rank takes `{ t : t mod W = v }`, which are whole lanes of its own
-//! node. Else the batch, sorted by (node, lane, t), is cut into W contiguous parts.
+//! Parts of a batch are disjoint, together whole, and differ by at most one sample, for every world size. When lanes
+//! are even and the world size W divides their number L, a rank takes `{ t : t mod W = v }`, which are whole lanes of
+//! its own node. Else the batch, sorted by (node mod machines, node, lane, t), is cut into W contiguous parts: most of a
+//! part is then of the rank's machine, and what is not shows in [`Replay`](crate::Replay).
 
 use std::ops::Range;
 
@@ -45,15 +46,17 @@ impl SliceRule {
     #[must_use]
     pub fn new(table: &LaneTable, world: &World) -> Self {
         let (lanes, world_size) = (table.lanes(), world.world_size());
-        let rule = if lanes.is_multiple_of(world_size) {
+        let rule = if table.interleave().is_even() && lanes.is_multiple_of(world_size) {
             // Lane v is node (v + first_node) mod N's. With M machines of g ranks, W = M·g, this residue keeps machine m
             // on lanes with (v + first_node) mod M = m: its own node's when M = N, those of nodes ≡ m when M divides N.
             let machines = world.machines();
             let machine = (world.machine() + machines - table.first_node() % machines) % machines;
             Rule::Residue { residue: world.local_rank() * machines + machine, world_size }
         } else {
+            // Where there are fewer machines than nodes, machine m stands for nodes ≡ m, as above.
+            let machines = world.machines();
             let mut order: Vec<u32> = (0..lanes).collect();
-            order.sort_by_key(|lane| (table.node_of(*lane), *lane));
+            order.sort_by_key(|lane| (table.node_of(*lane) % machines, table.node_of(*lane), *lane));
             Rule::Contiguous { order, rank: world.rank(), world_size }
         };
         Self { lanes, rule }
@@ -107,20 +110,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn indices(runs: &[LaneRun], lanes: u32) -> Vec<u64> {
-        runs.iter()
-            .flat_map(|run| run.ordinals.clone().map(move |o| o * u64::from(lanes) + u64::from(run.lane)))
-            .collect()
+    fn indices(table: &LaneTable, runs: &[LaneRun]) -> Vec<u64> {
+        runs.iter().flat_map(|run| run.ordinals.clone().map(move |o| table.interleave().index(run.lane, o))).collect()
+    }
+
+    /// Even and other lanes, as many as there are nodes or more, some of them empty.
+    fn tables() -> impl Strategy<Value = LaneTable> {
+        let even = (0_u64..400, 1_usize..17)
+            .prop_map(|(n, lanes)| (0..lanes as u64).map(|v| n.saturating_sub(v).div_ceil(lanes as u64)).collect());
+        let any = proptest::collection::vec(prop_oneof![Just(0_u64), 0_u64..60], 1..17);
+        (prop_oneof![even, any], 1_u32..6, 0_u32..5).prop_map(|(lengths, nodes, first): (Vec<u64>, _, _)| {
+            let nodes = nodes.min(lengths.len() as u32);
+            LaneTable::simulated_lanes(&lengths, nodes, first % nodes, 10).unwrap()
+        })
     }
 
     proptest! {
         #[test]
         fn slices_are_disjoint_whole_and_even(
-            rows in 1_u64..400, nodes in 1_u32..5, per_node in 1_u32..5, first in 0_u32..5,
-            machines in 1_u32..5, local in 1_u32..5, batch in 1_u64..130,
+            table in tables(), machines in 1_u32..5, local in 1_u32..5, batch in 1_u64..130,
         ) {
-            let lanes = nodes * per_node;
-            let table = LaneTable::simulated(rows, lanes, nodes, first % nodes, 10).unwrap();
+            let rows = table.rows();
             let world_size = machines * local;
             for start in (0..rows).step_by(batch as usize) {
                 let range = start..(start + batch).min(rows);
@@ -131,7 +141,7 @@ mod tests {
                     let runs = SliceRule::new(&table, &world).slice(&table, &range);
                     prop_assert!(runs.iter().all(|r| r.rows() > 0));
                     sizes.push(runs.iter().map(LaneRun::rows).sum::<u64>());
-                    all.extend(indices(&runs, lanes));
+                    all.extend(indices(&table, &runs));
                 }
                 all.sort_unstable();
                 prop_assert_eq!(all, range.collect::<Vec<_>>());
@@ -151,6 +161,25 @@ mod tests {
                     prop_assert_eq!(table.node_of(run.lane), world.machine());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_machine_reads_mostly_its_own_node_where_lanes_are_uneven() {
+        // Three nodes of eight lanes whose groups made them differ by a tenth.
+        let lengths: Vec<u64> = (0..24).map(|lane| 300 - 15 * (lane % 3)).collect();
+        let table = LaneTable::simulated_lanes(&lengths, 3, 2, 10).unwrap();
+        for machine in 0..3 {
+            let rule = SliceRule::new(&table, &World::new(machine, 3, 1).unwrap());
+            assert!(!rule.is_local());
+            let (mut own, mut all) = (0, 0);
+            for start in (0..table.rows()).step_by(96) {
+                for run in rule.slice(&table, &(start..(start + 96).min(table.rows()))) {
+                    all += run.rows();
+                    own += if table.node_of(run.lane) == machine { run.rows() } else { 0 };
+                }
+            }
+            assert!(own * 100 >= all * 90, "machine {machine}: {own} of {all}");
         }
     }
 

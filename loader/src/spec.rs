@@ -31,6 +31,9 @@ pub struct BatchSpec {
     /// Whether `_row_id` is delivered.
     #[serde(default = "yes")]
     pub row_id: bool,
+    /// Whether `_copy` is delivered, which tells copies of a row apart; only of a resampled shard set.
+    #[serde(default)]
+    pub copy: bool,
     /// Whether `<column>.valid` (u8, 1 = present) is delivered for every nullable number or raw column.
     #[serde(default)]
     pub valid: bool,
@@ -144,7 +147,7 @@ impl BatchSpec {
     /// A batch of these tensors with row ids.
     #[must_use]
     pub fn new(tensors: Vec<TensorSpec>) -> Self {
-        Self { tensors, row_id: true, valid: false, non_finite: NonFinite::default() }
+        Self { tensors, row_id: true, copy: false, valid: false, non_finite: NonFinite::default() }
     }
 
     /// What a model of tables wants: `numbers` normalised with `statistics` (`[B, F]`), `categories` as codes of

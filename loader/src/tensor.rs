@@ -13,6 +13,9 @@ use crate::{
 
 /// Name of the tensor of row ids, i64 `[B]`; -1 in filler slots.
 pub const ROW_ID: &str = "_row_id";
+/// Name of the tensor that tells copies of a row apart, i32 `[B]`: 0 the row itself, 1, 2, … copies of it; 0 in filler
+/// slots.
+pub const COPY: &str = "_copy";
 /// Name of the tensor that tells samples from fillers, f32 `[B]`: 1 a sample, 0 a filler.
 pub const MASK: &str = "_mask";
 
@@ -304,6 +307,17 @@ impl HostBatch {
             .get(ROW_ID)
             .ok_or_else(|| Error::usage("the batch has no row ids", "set row_id in the batch specification"))?;
         Ok(ids.elements::<i64>()?.get(..self.rows).unwrap_or(&[]))
+    }
+
+    /// Which copy of its row each sample is, in order of their slots: 0 the row itself, 1, 2, … copies.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the specification leaves them out.
+    pub fn copies(&self) -> Result<&[i32]> {
+        let copies = self.get(COPY).ok_or_else(|| {
+            Error::usage("the batch has no ordinals of copies", "set copy in the batch specification")
+        })?;
+        Ok(copies.elements::<i32>()?.get(..self.rows).unwrap_or(&[]))
     }
 }
 

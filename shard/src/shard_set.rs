@@ -1,13 +1,20 @@
 //! A published shard set, opened: its manifest and tables, and the rows of its row groups.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
+
+use tokio::sync::OnceCell;
 
 use crate::{
     error::{Error, Result},
     manifest::{Layout, Manifest, ManifestKind, SplitRule},
+    sidecar::Sidecar,
     statistics::ColumnStatistics,
     storage::Storage,
-    tables::{self, FileEntry},
+    tables::{self, FileEntry, SidecarEntry},
 };
 
 /// A shard set. Cheap parts (manifest, file list) are read by [`ShardSet::open`]; data are not touched.
@@ -19,6 +26,8 @@ pub struct ShardSet {
     layout: Layout,
     files: Vec<FileEntry>,
     lanes: BTreeMap<(String, u32), Range<usize>>,
+    /// Read when it is first asked for: most readers have no use for it.
+    sidecars: Arc<OnceCell<Vec<SidecarEntry>>>,
 }
 
 impl ShardSet {
@@ -54,7 +63,7 @@ impl ShardSet {
             }
         }
         let digest = manifest.digest()?;
-        Ok(Self { storage: storage.clone(), manifest, digest, layout, files, lanes })
+        Ok(Self { storage: storage.clone(), manifest, digest, layout, files, lanes, sidecars: Arc::default() })
     }
 
     /// Where it is.
@@ -116,5 +125,43 @@ impl ShardSet {
             }
         }
         Ok(columns)
+    }
+
+    /// Names of the sidecars of `split`, in byte order: `weight` (of `--balance`), `difficulty` and `order_difficulty`,
+    /// names of columns. Empty where none were asked for, and for a split without rows.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for an unknown split, storage errors, [`Error::Corrupt`].
+    pub async fn sidecar_names(&self, split: &str) -> Result<Vec<String>> {
+        self.layout.split(split)?;
+        let of_split = self.sidecars().await?.iter().filter(|s| s.split == split);
+        let names: BTreeSet<&str> = of_split.map(|s| s.name.as_str()).collect();
+        Ok(names.into_iter().map(str::to_owned).collect())
+    }
+
+    /// Sidecar `name` of a lane: a value for each of its positions, or its positions in order of a column. `None` when
+    /// the set keeps none of that name ([`ShardSet::sidecar_names`] has them), and for a lane without rows.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for an unknown split or lane, storage errors, [`Error::Corrupt`] when it is not what was written.
+    pub async fn sidecar(&self, split: &str, lane: u32, name: &str) -> Result<Option<Sidecar>> {
+        self.layout.split(split)?;
+        if lane >= self.layout.lanes {
+            return Err(Error::usage(
+                format!("there is no lane {lane}"),
+                format!("lanes are 0 to {}", self.layout.lanes.saturating_sub(1)),
+            ));
+        }
+        let mut entries = self.sidecars().await?.iter();
+        let Some(entry) = entries.find(|s| s.lane == lane && s.split == split && s.name == name) else {
+            return Ok(None);
+        };
+        let rows = self.lane_files(split, lane).iter().fold(0_u64, |sum, file| sum.saturating_add(file.rows));
+        Sidecar::read(&self.storage, entry, rows).await.map(Some)
+    }
+
+    async fn sidecars(&self) -> Result<&[SidecarEntry]> {
+        let entries = self.sidecars.get_or_try_init(|| tables::read_sidecars(&self.storage, &self.manifest)).await?;
+        Ok(entries)
     }
 }

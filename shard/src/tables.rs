@@ -205,12 +205,17 @@ pub async fn read_table(storage: &Storage, manifest: &Manifest, name: &str) -> R
     let table = manifest.tables.get(name).ok_or_else(|| {
         Error::corrupt(storage.url(&Manifest::path(manifest.version)), format!("it names no table \"{name}\""))
     })?;
-    let url = storage.url(&table.path);
-    let bytes = storage.get(&table.path).await?;
-    if blake3::hash(&bytes).to_hex().as_str() != table.blake3 {
+    read_digested(storage, &table.path, &table.blake3).await
+}
+
+/// All rows of a Parquet file that is small enough for memory, whose digest the manifest or a table of it has.
+pub(crate) async fn read_digested(storage: &Storage, path: &str, blake3: &str) -> Result<RecordBatch> {
+    let url = storage.url(path);
+    let bytes = storage.get(path).await?;
+    if blake3::hash(&bytes).to_hex().as_str() != blake3 {
         return Err(Error::corrupt(url, "its digest is not the manifest's"));
     }
-    let file = ParquetFile::open(storage, &table.path).await?;
+    let file = ParquetFile::open(storage, path).await?;
     let mut batches = Vec::new();
     for index in 0..file.row_group_rows().len() {
         let group = crate::parquet_reader::RowGroupBytes::new(0, bytes.clone());

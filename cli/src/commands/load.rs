@@ -21,10 +21,12 @@ pub fn run(session: &Session, args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let shards = session.block_on(ShardSet::open(&storage))?;
     // Else the first thing to be missed would be the split's statistics.
     shards.layout().split(&args.plan.split)?;
-    let (batch, left_out) = session.block_on(BatchSpec::every_column(&shards, &args.plan.split))?;
+    let (mut batch, left_out) = session.block_on(BatchSpec::every_column(&shards, &args.plan.split))?;
     for column in left_out {
         output::line_to_stderr(&format!("column \"{column}\" has no tensor form and is left out"));
     }
+    // Only there do ids not tell samples apart.
+    batch.copy = args.ids && shards.layout().resampled;
     let mut options = LoaderOptions::new(plan::options(&args.plan), batch);
     options.world = World::new(args.rank, args.world_size, args.local_world_size.unwrap_or(args.world_size))?;
     options.memory_bytes = args.memory.as_u64();
@@ -42,8 +44,9 @@ pub fn run(session: &Session, args: &LoadArgs) -> anyhow::Result<ExitCode> {
 /// Reads the epochs; prints ids, or counts.
 fn read(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Result<()> {
     let (mut rows, mut batches) = (0_u64, 0_u64);
+    let copies = loader.options().batch.copy;
     if args.ids {
-        output::result("epoch,step,row_id\n")?;
+        output::result(if copies { "epoch,step,row_id,copy\n" } else { "epoch,step,row_id\n" })?;
     }
     for epoch in 0..args.epochs {
         let mut epoch_batches = loader.epoch(epoch)?;
@@ -54,8 +57,12 @@ fn read(session: &Session, args: &LoadArgs, loader: &DataLoader) -> anyhow::Resu
             batches += 1;
             if args.ids {
                 let mut text = String::new();
-                for id in batch.row_ids().unwrap_or_default().iter().filter(|id| **id >= 0) {
-                    let _ = writeln!(text, "{epoch},{step},{id}");
+                let copy_of = if copies { batch.copies()? } else { &[] };
+                for (sample, id) in batch.row_ids()?.iter().enumerate() {
+                    let _ = match copy_of.get(sample) {
+                        Some(copy) => writeln!(text, "{epoch},{step},{id},{copy}"),
+                        None => writeln!(text, "{epoch},{step},{id}"),
+                    };
                 }
                 if !text.is_empty() {
                     output::result(&text)?;
