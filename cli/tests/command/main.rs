@@ -8,6 +8,7 @@ mod expect_error;
 mod ingest_errors;
 mod inspect;
 mod killed;
+mod killed_tasks;
 mod launch;
 mod object_storage;
 mod pipeline;

@@ -130,7 +130,8 @@ impl Job {
         work: Work,
         appended: Appended,
     ) -> Result<Self> {
-        let mut units = units::units(&input, appended.first_file(), options.memory_bytes / COPIES)?;
+        let mut units =
+            units::units(&input, appended.first_file(), options.shard_bytes, options.memory_bytes / COPIES)?;
         let bytes: u64 = units.iter().map(Unit::decoded_bytes).sum();
         let rows: u64 = units.iter().map(Unit::rows).sum();
         let in_memory = options.task.is_none() && bytes + bytes / 2 + HELD_A_ROW * rows <= options.memory_bytes / 2;

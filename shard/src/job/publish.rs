@@ -6,8 +6,9 @@ use super::{Job, count::Counted, plan::Plan, prepare::PartRule, rows::Classes, w
 use crate::{
     assign::deal::{DealingCache, NodeChoice},
     balance::{Balance, GroupReport, LabelReport, Level, SplitBalance, WeightBalance},
-    error::Result,
+    error::{Error, ErrorKind, Result},
     manifest::{FORMAT_VERSION, Layout, Manifest, ManifestKind, SplitRule},
+    parquet_reader::ParquetFile,
     statistics::StatisticsBuilder,
     storage::Storage,
     tables::{self, CategoryEntry, FileEntry, InputEntry, KeyEntry, NodeStratumEntry, StatisticsEntry, StratumEntry},
@@ -93,11 +94,46 @@ impl Job {
             parent: self.appended.parent.as_ref().map(|m| m.reference()).transpose()?,
         };
         self.control.stop.check()?;
+        self.unchanged_input().await?;
+        self.all_there(&new_files).await?;
         manifest.publish(&self.out).await?;
         self.work.clear().await?;
         remove_unlisted(&self.out, &manifest).await?;
         write_report(&self.out, &manifest).await?;
         Ok(manifest)
+    }
+
+    /// Whether the input is still what was sharded: a file that was replaced meanwhile has another footer.
+    async fn unchanged_input(&self) -> Result<()> {
+        let files = self.input.files.get(self.appended.first_file()..).unwrap_or(&[]);
+        super::phase::in_order(files.len(), |f| {
+            let (file, storage) = (&files[f], &self.input.storage);
+            Box::pin(async move {
+                match ParquetFile::open(storage, file.path()).await {
+                    Ok(now) if now.footer_blake3() == file.footer_blake3() && now.bytes() == file.bytes() => Ok(()),
+                    Ok(_) => Err(super::changed(&storage.url(file.path()))),
+                    Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+                        Err(super::changed(&storage.url(file.path())))
+                    }
+                    Err(e) => Err(e),
+                }
+            })
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Whether the new shards are there: another job's clean-up may have taken them for debris.
+    async fn all_there(&self, files: &[FileEntry]) -> Result<()> {
+        let sizes: BTreeMap<String, u64> = self.out.list("").await?.into_iter().map(|l| (l.path, l.bytes)).collect();
+        match files.iter().find(|f| sizes.get(&f.path) != Some(&f.bytes)) {
+            None => Ok(()),
+            Some(file) => Err(Error::Data {
+                url: self.out.url(&file.path),
+                what: "it was written by this job and then removed or replaced".into(),
+                help: "let one job at a time write to this folder, and run again".into(),
+            }),
+        }
     }
 
     fn inputs(&self) -> Vec<InputEntry> {

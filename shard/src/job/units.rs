@@ -11,7 +11,7 @@ use crate::{
     schema::{MAX_FILE_ROWS, row_id},
 };
 
-/// Decoded bytes that a unit aims at.
+/// Most decoded bytes that a unit aims at.
 const UNIT_BYTES: u64 = 32 << 20;
 
 /// A row group of the input.
@@ -41,12 +41,13 @@ impl Unit {
     }
 }
 
-/// The units of `input`, starting at file `from`; row groups of more than `limit` decoded bytes are refused.
-pub(super) fn units(input: &Input, from: usize, limit: u64) -> Result<Vec<Unit>> {
+/// The units of `input`, starting at file `from`, of about `aim` decoded bytes where row groups are smaller; those of more
+/// than `limit` are refused.
+pub(super) fn units(input: &Input, from: usize, aim: u64, limit: u64) -> Result<Vec<Unit>> {
     let mut units: Vec<Unit> = Vec::new();
     let mut bytes = 0;
     for group in groups(input, from, limit)? {
-        if units.is_empty() || bytes + group.decoded_bytes > UNIT_BYTES {
+        if units.is_empty() || bytes + group.decoded_bytes > aim.min(UNIT_BYTES) {
             units.push(Unit { groups: Vec::new() });
             bytes = 0;
         }

@@ -1,6 +1,7 @@
 //! The shard job, run on real Parquet.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bad_input;
 mod laws;
 mod options;
 mod report;
