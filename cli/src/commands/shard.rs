@@ -220,8 +220,8 @@ fn remarks(layout: &Layout, balance: &Balance) -> String {
     let mut text = String::new();
     if let Some(g) = &balance.groups {
         text.push_str(&format!(
-            "{} groups of {}, each on one {}, the largest has {} rows; deviations in rows, beside what it forces: \
-             of a stratum {:.4} (at least {:.4}), of a size {:.4} (at least {:.4}), {} above the share\n",
+            "{} groups of {}, each on one {}, the largest has {} rows\n\
+             groups force deviations: of a stratum {:.4} rows (at least {:.4}), of a size {:.4} (at least {:.4}), {} above its share\n",
             tables::count(g.groups),
             g.column,
             if g.on_one_node { "node of a split" } else { "split" },

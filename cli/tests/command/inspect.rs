@@ -1,6 +1,13 @@
 //! What `inspect` and `shard` tell of a set.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
 
 use crate::pipeline::{run, text};
 
@@ -15,6 +22,16 @@ fn people(folder: &Path) -> PathBuf {
     std::fs::write(&csv, rows).unwrap();
     let _ = run(&["ingest", text(&csv), "--out", text(&clean), "--quiet"]).success();
     clean
+}
+
+/// A file of plain Parquet with numbers and a class.
+fn part(path: &Path, numbers: Range<i64>) {
+    let number: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers.clone()));
+    let class: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers.map(|i| i * i % 5)));
+    let batch = RecordBatch::try_from_iter([("number", number), ("class", class)]).unwrap();
+    let mut writer = ArrowWriter::try_new(std::fs::File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    let _ = writer.close().unwrap();
 }
 
 #[test]
@@ -32,7 +49,8 @@ fn groups_and_weights_are_told_beside_their_bounds() {
 
     let groups = &balance["groups"];
     let figure = |name: &str| format!("{:.4}", groups[name].as_f64().unwrap());
-    let of_class = format!("of a stratum {} (at least {})", figure("class_deviation"), figure("class_lower_bound"));
+    let of_class =
+        format!("of a stratum {} rows (at least {})", figure("class_deviation"), figure("class_lower_bound"));
     let of_size = format!("of a size {} (at least {})", figure("size_deviation"), figure("size_lower_bound"));
     for said in [&made, &told] {
         assert!(said.contains("54 groups of user, each on one split"), "{said}");
@@ -57,17 +75,20 @@ fn groups_and_weights_are_told_beside_their_bounds() {
 #[test]
 fn copies_and_versions_are_told() {
     let dir = tempfile::tempdir().unwrap();
-    let (clean, shards) = (people(dir.path()), dir.path().join("shards"));
     let plain = dir.path().join("plain");
     std::fs::create_dir(&plain).unwrap();
-    let first = std::fs::read_dir(clean.join("data")).unwrap().next().unwrap().unwrap().path();
-    std::fs::copy(&first, plain.join("a.parquet")).unwrap();
-    let options = ["--stratify", "class", "--nodes", "3", "--resample", "class=balanced", "--resample-total", "over"];
-    let command = [&["shard", text(&plain), "--out", text(&shards), "--quiet"], &options[..]].concat();
-    let told = run(&command).success().stdout;
+    part(&plain.join("a.parquet"), 0..700);
+    let command = |out: &str, more: &[&str]| {
+        let out = dir.path().join(out);
+        let options = ["--stratify", "class", "--nodes", "3", "--quiet"];
+        run(&[&["shard", text(&plain), "--out", text(&out)], &options[..], more].concat()).success().stdout
+    };
+    let told = command("resampled", &["--resample", "class=balanced", "--resample-total", "over"]);
     assert!(told.contains("left out") && told.contains("copies"), "{told}");
-    let _ = std::fs::copy(&first, plain.join("b.parquet")).unwrap();
-    let _ = run(&[&command[..], &["--append"]].concat()).success();
-    let told = run(&["inspect", text(&shards)]).success().stdout;
+    let told = command("shards", &[]);
+    assert!(!told.contains("left out") && !told.contains("versions"), "{told}");
+    part(&plain.join("b.parquet"), 700..1000);
+    let _ = command("shards", &["--append"]);
+    let told = run(&["inspect", text(&dir.path().join("shards"))]).success().stdout;
     assert!(told.contains("over 2 versions a stratum deviates"), "{told}");
 }

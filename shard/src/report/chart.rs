@@ -89,22 +89,22 @@ pub(super) fn heat_map(rows: &[HeatRow<'_>]) -> Result<String> {
         let every = (28 / cell).max(1);
         for node in (0..nodes).filter(|n| n % every == 0) {
             let at = (LABEL_WIDTH + node * cell + cell / 2, TOP - 12);
-            write(area, node.to_string(), at, 13, INK, HPos::Center)?;
+            write(area, node.to_string(), at, 14, INK, HPos::Center)?;
         }
-        write(area, "node", (LABEL_WIDTH - 8, TOP - 12), 13, INK, HPos::Right)?;
-        write(area, "worst", (LABEL_WIDTH + cell * nodes + 10, TOP - 12), 13, INK, HPos::Left)?;
+        write(area, "node", (LABEL_WIDTH - 8, TOP - 12), 14, INK, HPos::Right)?;
+        write(area, "worst", (LABEL_WIDTH + cell * nodes + 10, TOP - 12), 14, INK, HPos::Left)?;
         for (i, row) in rows.iter().enumerate() {
             let top = TOP + HEIGHT * i as i32;
             let middle = top + HEIGHT / 2;
             let name = text::visible(text::stratum(row.name), LABEL_CHARS);
-            write(area, name, (LABEL_WIDTH - 8, middle), 14, INK, HPos::Right)?;
+            write(area, name, (LABEL_WIDTH - 8, middle), 15, INK, HPos::Right)?;
             for (node, deviation) in row.deviations.iter().enumerate() {
                 let left = LABEL_WIDTH + cell * node as i32;
                 let part = deviation / scale;
                 fill(area, (left, top), (left + cell - 1, top + HEIGHT - 1), diverging(part))?;
                 if cell >= 40 {
                     let ink = if part.abs() > 0.55 { RGBColor(0xFF, 0xFF, 0xFF) } else { RGBColor(0x11, 0x11, 0x11) };
-                    write(area, text::signed(*deviation), (left + cell / 2, middle), 13, ink, HPos::Center)?;
+                    write(area, text::signed(*deviation), (left + cell / 2, middle), 14, ink, HPos::Center)?;
                 }
             }
             let at = (LABEL_WIDTH + cell * nodes + 10, middle);
@@ -117,9 +117,9 @@ pub(super) fn heat_map(rows: &[HeatRow<'_>]) -> Result<String> {
         }
         let ends = [(0, -scale), (105, 0.0), (210, scale)];
         for (x, value) in ends {
-            write(area, text::signed(value), (LABEL_WIDTH + x, end + 33), 13, INK, HPos::Center)?;
+            write(area, text::signed(value), (LABEL_WIDTH + x, end + 33), 14, INK, HPos::Center)?;
         }
-        write(area, "rows", (LABEL_WIDTH + 218, end + 17), 13, INK, HPos::Left)
+        write(area, "rows", (LABEL_WIDTH + 218, end + 17), 14, INK, HPos::Left)
     })
 }
 
@@ -143,7 +143,7 @@ pub(super) fn grouped_bars(groups: &[Group<'_>], colours: &[RGBColor]) -> Result
         for (i, group) in groups.iter().enumerate() {
             let top = 4 + step * i as i32;
             let name = text::visible(text::stratum(group.name), LABEL_CHARS);
-            write(area, name, (LABEL_WIDTH - 8, top + BAR * series / 2), 14, INK, HPos::Right)?;
+            write(area, name, (LABEL_WIDTH - 8, top + BAR * series / 2), 15, INK, HPos::Right)?;
             for ((share, colour), bar) in group.shares.iter().zip(colours.iter().cycle()).zip(0..) {
                 let top = top + BAR * bar;
                 let right = LABEL_WIDTH + length(*share).max(1);
@@ -198,11 +198,11 @@ pub(super) fn columns(series: &[&[f64]], unit: &str, mean: Option<f64>) -> Resul
         }
     }
     let count = nodes.div_ceil(nodes_a_bar);
-    let width = (count as i32 * 44 + 120).clamp(420, 900);
+    let width = (count as i32 * 56 + 120).clamp(520, 900);
     let svg = draw(width, 250, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
-            .x_label_area_size(36)
+            .x_label_area_size(40)
             .y_label_area_size(72)
             .build_cartesian_2d(-0.5..count as f64 - 0.5, 0.0..most * 1.08)?;
         chart
@@ -211,7 +211,7 @@ pub(super) fn columns(series: &[&[f64]], unit: &str, mean: Option<f64>) -> Resul
             .light_line_style(TRANSPARENT)
             .bold_line_style(FAINT)
             .axis_style(INK)
-            .label_style(style(13, INK, HPos::Center))
+            .label_style(style(15, INK, HPos::Center))
             .x_labels(count.min(24))
             .y_labels(5)
             .x_label_formatter(&|x| {
@@ -220,7 +220,7 @@ pub(super) fn columns(series: &[&[f64]], unit: &str, mean: Option<f64>) -> Resul
             .y_label_formatter(&|y| text::tick(*y))
             .x_desc("node")
             .y_desc(unit)
-            .axis_desc_style(style(13, INK, HPos::Center))
+            .axis_desc_style(style(15, INK, HPos::Center))
             .draw()?;
         chart.draw_series(bars.iter().map(|(bar, from, to, colour)| {
             let middle = *bar as f64;

@@ -10,24 +10,31 @@ use super::{
 /// Characters of a name, and of one that is given in full.
 pub(super) const NAME: usize = 60;
 pub(super) const FULL_NAME: usize = 240;
+/// Characters above which text of a table may be wrapped.
+const WRAPPED: usize = 32;
 
 /// A table; all columns but the first `text_columns` are numbers and stand to the right. Cells are plain text.
 pub(super) fn table(header: &[String], text_columns: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
-    let side = |i: usize| if i < text_columns { " class=\"t\"" } else { "" };
+    // Only what is long may be wrapped: else short names would be, for the sake of columns of numbers.
+    let class = |i: usize, cell: &str| match (i < text_columns, cell.chars().nth(WRAPPED).is_some()) {
+        (true, false) => " class=\"t\"",
+        (true, true) => " class=\"t w\"",
+        (false, _) => "",
+    };
     for (i, cell) in header.iter().enumerate() {
-        let _ = write!(html, "<th{}>{}</th>", side(i), escape(&text::visible(cell, NAME)));
+        let _ = write!(html, "<th{}>{}</th>", class(i, ""), escape(&text::visible(cell, NAME)));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in rows {
         html.push_str("<tr>");
         for (i, cell) in row.iter().enumerate() {
-            let shown = escape(&text::visible(cell, NAME));
+            let (class, shown) = (class(i, cell), escape(&text::visible(cell, NAME)));
             let _ = match cell.chars().nth(NAME) {
                 Some(_) => {
-                    write!(html, "<td{} title=\"{}\">{shown}</td>", side(i), escape(&text::visible(cell, FULL_NAME)))
+                    write!(html, "<td{class} title=\"{}\">{shown}</td>", escape(&text::visible(cell, FULL_NAME)))
                 }
-                None => write!(html, "<td{}>{shown}</td>", side(i)),
+                None => write!(html, "<td{class}>{shown}</td>"),
             };
         }
         html.push_str("</tr>\n");

@@ -139,6 +139,7 @@ impl Facts<'_> {
         let _ = writeln!(html, "<p class=\"soft\">{by}: {}</p>", counted_strata(self.balance.strata));
         html.push_str("<div class=\"tiles\">\n");
         for (value, what) in tiles {
+            let what = if value == "1" { what.strip_suffix('s').unwrap_or(what) } else { what };
             let _ = writeln!(html, "<div><b>{value}</b><span>{what}</span></div>");
         }
         html.push_str("</div>\n");
@@ -147,7 +148,7 @@ impl Facts<'_> {
             "<p class=\"soft\">Manifest <code>{}</code><br>\nmade from {} <code>{}</code></p>",
             manifest.digest()?,
             name(&manifest.input.kind),
-            name(&manifest.input.digest),
+            escape(&text::visible(&manifest.input.digest, FULL_NAME)),
         );
         Ok(html)
     }

@@ -113,6 +113,9 @@ impl OnNodes<'_> {
     }
 }
 
+/// Name of a stratum, and (node, rows) in any order.
+type ByNode<'a> = (&'a str, Vec<(u32, u64)>);
+
 /// The largest strata of each split by node, most rows first; `None` where the table is of another number of nodes, as
 /// after a set was laid out anew.
 pub(super) fn on_nodes<'a>(
@@ -124,7 +127,7 @@ pub(super) fn on_nodes<'a>(
         return None;
     }
     let place = split_places(layout);
-    let mut cells: BTreeMap<(usize, u32), (&'a str, Vec<(u32, u64)>)> = BTreeMap::new();
+    let mut cells: BTreeMap<(usize, u32), ByNode<'a>> = BTreeMap::new();
     for entry in entries {
         if let Some(split) = place.get(entry.split.as_str()) {
             let cell = cells.entry((*split, entry.stratum)).or_insert_with(|| (&entry.value, Vec::new()));

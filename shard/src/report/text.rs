@@ -94,6 +94,18 @@ pub(super) fn rows(x: f64) -> String {
     if x.abs() < 1e9 { format!("{x:.4}") } else { format!("{x:.4e}") }
 }
 
+/// `rows` over `parts`, exact where it is whole.
+pub(super) fn mean(rows: u64, parts: u64) -> String {
+    let parts = parts.max(1);
+    if rows.is_multiple_of(parts) {
+        return count(rows / parts);
+    }
+    // Hundredths, rounded to the nearest: the whole part may have more digits than a float holds.
+    let hundredths = (u128::from(rows) * 200 + u128::from(parts)) / (2 * u128::from(parts));
+    let whole = u64::try_from(hundredths / 100).unwrap_or(u64::MAX);
+    format!("{}.{:02}", count(whole), hundredths % 100)
+}
+
 /// A figure in about five digits.
 pub(super) fn figure(x: f64) -> String {
     let size = x.abs();
@@ -168,6 +180,8 @@ mod tests {
             [0.0, 250.0, 1250.5, 25_000.0, 3e6, f64::INFINITY].map(tick),
             ["0", "250", "1250.5", "25k", "3M", "inf"]
         );
+        assert_eq!([mean(10, 4), mean(7_500, 1), mean(9_999, 5_000), mean(1, 0)], ["2.50", "7,500", "2.00", "1"]);
+        assert_eq!(mean(u64::MAX, 2), "9,223,372,036,854,775,807.50");
         assert_eq!([0.5, 0.0, 7e-8].map(percent), ["50.00 %", "0.00 %", "7.0e-6 %"]);
     }
 }

@@ -29,7 +29,7 @@ impl Facts<'_> {
                 percent(ratio(totals[s], all)),
                 count(totals[s]),
                 count(split.rows),
-                self.balance.splits.get(s).map(|b| figure(b.drift)).unwrap_or_default(),
+                self.balance.splits.get(s).map(|b| format!("{:.4}", b.drift)).unwrap_or_default(),
                 count(u64::from(split.files_per_lane)),
                 self.sizes.get(s).map(|z| count(z.files)).unwrap_or_default(),
                 self.sizes.get(s).map(|z| bytes(z.bytes)).unwrap_or_default(),
@@ -74,12 +74,11 @@ impl Facts<'_> {
     pub(super) fn nodes(&self) -> Result<String> {
         let balance = self.balance;
         let (least, most) = range(&balance.node_rows);
-        let mean = ratio(sum(balance.node_rows.iter().copied()), balance.node_rows.len() as u64);
         let mut html = format!(
             "<h2>Nodes</h2>\n<p>{} to {} rows a node over all splits, {} on average.</p>\n",
             count(least),
             count(most),
-            figure(mean)
+            text::mean(sum(balance.node_rows.iter().copied()), balance.node_rows.len() as u64)
         );
         let splits: Vec<&SplitBalance> = balance.splits.iter().collect();
         let as_f64 = |rows: &[u64]| rows.iter().map(|n| *n as f64).collect::<Vec<f64>>();

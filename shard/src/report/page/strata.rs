@@ -9,7 +9,7 @@ use crate::{
         chart::{self, Group, HeatRow, SERIES},
         html::{and_more, figure_of, header, name, shared_bars, table},
         summary::{self, Stratum, sum},
-        text::{self, count, counted, figure},
+        text::{self, count, counted},
     },
 };
 
@@ -129,7 +129,7 @@ impl Facts<'_> {
                 text::stratum(c.value).to_owned(),
                 text::signed(c.deviation),
                 count(c.node_rows),
-                figure(ratio(c.rows, u64::from(self.layout.nodes))),
+                text::mean(c.rows, u64::from(self.layout.nodes)),
                 c.node.to_string(),
                 count(c.rows),
             ]
