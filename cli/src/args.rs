@@ -343,7 +343,7 @@ pub struct LoadArgs {
     /// Epochs to read.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
-    /// Print step and row id of each sample, as CSV.
+    /// Print step and row id of each sample, as CSV; of a resampled set also which copy of the row it is (0: itself).
     #[arg(long, conflicts_with = "bench")]
     pub ids: bool,
     /// Read one epoch to warm up, then measure the epochs.

@@ -1,10 +1,14 @@
 //! What a plan says must be delivered, as row ids.
 
-use arrow::{array::AsArray, datatypes::Int64Type};
+use arrow::{
+    array::AsArray,
+    datatypes::{Int32Type, Int64Type},
+};
 use gristmill_loader::{Plan, World, slice::SliceRule};
 use gristmill_shard::{Result, ShardSet, parquet_reader::ParquetFile};
 
 const ROW_ID: &str = "_row_id";
+const COPY: &str = "_copy";
 
 /// The row ids of a split by lane and position, read from the shards.
 #[derive(Debug)]
@@ -65,7 +69,7 @@ impl RowIds {
     #[must_use]
     pub fn of_rank(&self, plan: &Plan, epoch: u64, world: &World) -> Vec<(u64, i64)> {
         let rule = SliceRule::new(plan.table(), world);
-        let lanes = u64::from(plan.table().lanes());
+        let interleave = plan.table().interleave();
         let mut order = plan.epoch(epoch);
         let mut delivered = Vec::new();
         let mut index = 0;
@@ -74,8 +78,8 @@ impl RowIds {
             index = batch.end;
             for run in rule.slice(plan.table(), &batch) {
                 for ordinal in run.ordinals.clone() {
-                    let sample =
-                        order.sample(ordinal * lanes + u64::from(run.lane)).expect("an index within the epoch");
+                    let t = interleave.index(run.lane, ordinal);
+                    let sample = order.sample(t).expect("an index within the epoch");
                     delivered.push((step, self.at(sample)));
                 }
             }
@@ -87,4 +91,25 @@ impl RowIds {
         let lane = &self.0[sample.lane as usize];
         lane[usize::try_from(sample.position).expect("a position in memory")]
     }
+}
+
+/// The (row id, copy) of every sample of a resampled split, read with the Parquet reader alone, in ascending order.
+///
+/// # Errors
+/// Those of reading; a set that was not resampled has no column of copies.
+pub async fn copies(shards: &ShardSet, split: &str) -> Result<Vec<(i64, i32)>> {
+    let names = [ROW_ID, COPY];
+    let mut samples = Vec::new();
+    for entry in shards.files().iter().filter(|f| f.split == split) {
+        let file = ParquetFile::open(shards.storage(), &entry.path).await?;
+        for group in 0..file.row_group_rows().len() {
+            let bytes = file.fetch(shards.storage(), group, Some(&names)).await?;
+            let batch = file.decode(group, &bytes, Some(&names))?;
+            let ids = batch.column(0).as_primitive::<Int64Type>().values();
+            let copies = batch.column(1).as_primitive::<Int32Type>().values();
+            samples.extend(ids.iter().copied().zip(copies.iter().copied()));
+        }
+    }
+    samples.sort_unstable();
+    Ok(samples)
 }

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use gristmill_loader::{Plan, PlanOptions, Shuffle, World};
 use gristmill_shard::{ShardSet, Storage, StorageOptions};
-use testkit::{delivery::RowIds, program::start};
+use testkit::{
+    delivery::{RowIds, copies},
+    program::start,
+};
 
-use crate::pipeline::{LIMIT, flights, gristmill, run, text};
+use crate::pipeline::{LIMIT, flights, gristmill, numbers, run, text};
 
 const GLOBAL_BATCH: u64 = 999;
 
@@ -67,6 +70,42 @@ fn any_number_of_loader_processes_delivers_what_the_plan_says() {
             assert_eq!(got, want, "step {step} of {world_size} ranks");
         }
     }
+}
+
+#[test]
+fn copies_are_printed_and_delivered_as_declared() {
+    let dir = tempfile::tempdir().unwrap();
+    let (clean, plain) = numbers(dir.path());
+    let folder = dir.path().join("copies");
+    let shard = ["shard", text(&clean), "--out", text(&folder), "--nodes", "2", "--stratify", "label", "--quiet"];
+    let _ = run(&[&shard[..], &["--resample", "label=balanced", "--resample-total", "over"]].concat()).success();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let storage = Storage::open(text(&folder), &StorageOptions::new()).unwrap();
+    let shards = runtime.block_on(ShardSet::open(&storage)).unwrap();
+    let declared = runtime.block_on(copies(&shards, "train")).unwrap();
+    assert!(declared.len() > 500 && declared.windows(2).all(|w| w[0] != w[1]), "{} samples", declared.len());
+
+    for world_size in [1, 3, 4] {
+        let size = world_size.to_string();
+        let mut delivered = Vec::new();
+        for rank in 0..world_size {
+            let rank = rank.to_string();
+            let flags = ["--world-size", &size, "--rank", &rank, "--global-batch", "60"];
+            let output = run(&[&["load", text(&folder), "--ids"], &flags[..]].concat()).success().stdout;
+            let mut lines = output.lines();
+            assert_eq!(lines.next(), Some("epoch,step,row_id,copy"));
+            for line in lines {
+                let fields: Vec<i64> = line.split(',').map(|f| f.parse().unwrap()).collect();
+                assert!(fields.len() == 4 && fields[0] == 0, "{line}");
+                delivered.push((fields[2], fields[3] as i32));
+            }
+        }
+        delivered.sort_unstable();
+        assert_eq!(delivered, declared, "{world_size} ranks");
+    }
+    // Without copies ids say it all.
+    let output = run(&["load", text(&plain), "--ids", "--global-batch", "60"]).success().stdout;
+    assert!(output.starts_with("epoch,step,row_id\n"), "{output}");
 }
 
 fn parse(csv: &str) -> Vec<(u64, i64)> {
