@@ -6,7 +6,7 @@ use gristmill_shard::{
     Error, Manifest, Result, Storage,
     manifest::META,
     tables::{read_files, read_reject_files},
-    work::Work,
+    work::{Work, read_receipt},
 };
 
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) async fn undo(out: &Storage, job: &str) -> Result<()> {
             Err(e) => return Err(e),
         };
         // A receipt that can't be read counts as none, as it does when a job goes on.
-        let paths = serde_json::from_slice::<Receipt>(&bytes).map(|r| r.paths()).unwrap_or_default();
+        let paths = read_receipt::<Receipt>(&bytes).map(|r| r.paths()).unwrap_or_default();
         if object.path.starts_with(&own) {
             files.extend(paths);
             receipts.push(object.path);
@@ -149,6 +149,7 @@ fn is_ours(path: &str, folder: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_shard::work::receipt_bytes;
 
     #[test]
     fn only_files_of_our_naming_are_removed() {
@@ -169,11 +170,11 @@ mod tests {
     async fn only_files_of_own_receipts_are_undone() {
         let out = Storage::memory();
         let receipt = |path: &str| {
-            serde_json::json!({
+            let receipt = serde_json::json!({
                 "rows_in": 1, "filtered": 0, "rejects": null, "summary": crate::RejectSummary::default(),
                 "data": {"path": path, "rows": 1, "bytes": 1, "blake3": "", "row_groups": []},
-            })
-            .to_string()
+            });
+            receipt_bytes(&serde_json::from_value::<Receipt>(receipt).unwrap()).unwrap()
         };
         let (own, shared, other, odd) = (
             "data/part-00000-00000000.parquet",
@@ -186,9 +187,9 @@ mod tests {
         }
         let job = "aaaaaaaaaaaaaaaaaaaa";
         for (i, path) in [own, shared, odd].into_iter().enumerate() {
-            out.put(&format!("{}/ingest-{i:05}.json", job_folder(job)), receipt(path)).await.unwrap();
+            out.put(&format!("{}/ingest-{i:05}.receipt", job_folder(job)), receipt(path)).await.unwrap();
         }
-        let kept = format!("{}/ingest-00000.json", job_folder("bbbbbbbbbbbbbbbbbbbb"));
+        let kept = format!("{}/ingest-00000.receipt", job_folder("bbbbbbbbbbbbbbbbbbbb"));
         out.put(&kept, receipt(shared)).await.unwrap();
         undo(&out, job).await.unwrap();
         let left: Vec<String> = out.list("").await.unwrap().into_iter().map(|o| o.path).collect();

@@ -36,7 +36,7 @@ impl Work {
     /// Storage errors; a receipt that can't be read is treated as absent, and the unit is done again.
     pub async fn receipt<T: DeserializeOwned>(&self, unit: &str) -> Result<Option<T>> {
         match self.storage.get(&self.receipt_path(unit)).await {
-            Ok(bytes) => Ok(open(&bytes).and_then(|body| postcard::from_bytes(body).ok())),
+            Ok(bytes) => Ok(read_receipt(&bytes)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(e) => Err(e),
         }
@@ -48,8 +48,7 @@ impl Work {
     /// Storage errors.
     pub async fn record<T: Serialize + Sync>(&self, unit: &str, receipt: &T) -> Result<()> {
         let path = self.receipt_path(unit);
-        let body = postcard::to_allocvec(receipt).map_err(|e| Error::internal(format!("receipt of {unit}: {e}")))?;
-        let bytes = [blake3::hash(&body).as_bytes().as_slice(), &body].concat();
+        let bytes = receipt_bytes(receipt)?;
         if self.storage.put_if_absent(&path, bytes.clone()).await? || open(&self.storage.get(&path).await?).is_some() {
             return Ok(());
         }
@@ -76,6 +75,21 @@ impl Work {
         let meta = format!("{META}/");
         self.storage.remove_half_written("", |path| path.starts_with(&meta) || crate::verify::is_ours(path)).await
     }
+}
+
+/// A receipt as it is stored.
+///
+/// # Errors
+/// [`Error::Internal`] for a value that can't be encoded.
+pub fn receipt_bytes<T: Serialize>(receipt: &T) -> Result<Vec<u8>> {
+    let body = postcard::to_allocvec(receipt).map_err(|e| Error::internal(format!("a receipt: {e}")))?;
+    Ok([blake3::hash(&body).as_bytes().as_slice(), &body].concat())
+}
+
+/// The receipt in `bytes`; `None` when they are no whole one.
+#[must_use]
+pub fn read_receipt<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    open(bytes).and_then(|body| postcard::from_bytes(body).ok())
 }
 
 /// The body of a receipt that is whole: its BLAKE3 comes first.

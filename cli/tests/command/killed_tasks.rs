@@ -116,7 +116,7 @@ fn disturbed(store: &Store, clean: &Path, out: &str, n: usize, took: Duration) -
     let mut running: Vec<_> = (0..TASKS).map(|task| start(&mut store.shard(clean, out, task))).collect();
     let begun = Instant::now();
     let mut at: Vec<(Duration, usize)> =
-        (0..TASKS).map(|task| (took.mul_f64(1.2 * spread(n * TASKS + task)), task)).collect();
+        (0..TASKS).map(|task| (took.mul_f64(spread(n) * (0.4 + 0.6 * spread(n * TASKS + task))), task)).collect();
     at.sort();
     for (when, task) in at {
         std::thread::sleep(when.saturating_sub(begun.elapsed()));

@@ -82,7 +82,7 @@ fn damage_is_found_and_the_file_is_named() {
 
     let manifest = shards.join("_gristmill/manifest-00000001.json");
     let original = std::fs::read_to_string(&manifest).unwrap();
-    let newer = original.replacen("\"format_version\": 1,", "\"format_version\": 99,", 1);
+    let newer = original.replacen("\"format_version\": 2,", "\"format_version\": 99,", 1);
     assert_ne!(newer, original);
     std::fs::write(&manifest, newer).unwrap();
     check(dir.path(), &[bad("inspect number-shards", 1, "corrupt", &["manifest-00000001.json", "99"], "wrote it")]);

@@ -10,7 +10,7 @@ fn mistyped_flags_are_named_with_the_nearest() {
         &[
             bad("shard x --out y --nodes 2 --stratfy late", 2, "usage", &["--stratfy"], "--stratify"),
             bad("ingst x.csv --out y", 2, "usage", &["ingst"], "ingest"),
-            bad("shard x --nodes 2", 2, "usage", &["--out"], "--help"),
+            bad("shard x --nodes 2", 2, "usage", &["data set", "place of their own"], "--out"),
             bad("shard x --out y --nodes many", 2, "usage", &["many", "--nodes"], "--help"),
             bad("shard x --out y --nodes 1 --memory=-1GiB", 2, "usage", &["-1GiB", "--memory"], "--help"),
             bad("shard x --out y --nodes 1 --seed=-1", 2, "usage", &["--seed"], "--help"),

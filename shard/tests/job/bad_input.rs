@@ -61,7 +61,7 @@ async fn nested_types_and_files_that_differ_are_named() {
     let twice = Storage::memory();
     put(&twice, "a.parquet", vec![("id", id()), ("id", id())], 10).await;
     let error = shard(&twice, &Storage::memory(), &by("id"), &Control::default()).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("twice"), "{error}");
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("two columns are called"), "{error}");
 }
 
 /// Replaces a file when a stage begins.
