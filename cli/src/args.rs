@@ -57,7 +57,7 @@ pub enum Command {
     #[command(
         after_help = "Example:\n  gristmill shard clean --out shards --nodes 4 --stratify origin,late \\\n    --split train=0.8,validation=0.1,test=0.1"
     )]
-    Shard(ShardArgs),
+    Shard(Box<ShardArgs>),
     /// What a data set or shard set holds: schema, counts, balance
     #[command(after_help = "Examples:\n  gristmill inspect shards\n  gristmill inspect shards --node 2 --files")]
     Inspect(InspectArgs),

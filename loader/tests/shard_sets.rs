@@ -249,22 +249,20 @@ async fn copies_are_delivered_as_declared() {
 #[tokio::test]
 async fn a_set_that_grew_is_delivered_whole() {
     let options = ShardOptions { nodes: 2, lanes: Some(8), ..small_shards() };
-    let groups = ShardOptions { group: Some("user".into()), group_scope: GroupScope::Node, ..options.clone() };
-    for options in [options, groups] {
-        let (from, to, first) = shards(700, &options).await;
-        let files = first.lane_files("train", 0).len();
-        for (file, rows) in [(1, 3), (2, 430)] {
-            add_file(&from, file, rows).await;
-            let more = ShardOptions { append: true, ..options.clone() };
-            shard(&from, &to, &more, &Control::default()).await.unwrap();
-        }
-        let set = ShardSet::open(&to).await.unwrap();
-        assert_eq!((set.manifest().version, set.manifest().rows), (3, 1_133));
-        // More files than the newest version adds, and not the same number in every lane.
-        let counts: Vec<usize> = (0..8).map(|lane| set.lane_files("train", lane).len()).collect();
-        assert!(counts[0] > files && counts.iter().any(|c| *c != counts[0]), "{counts:?}");
-        let samples = sorted(stored(&set, "train").await.concat());
-        assert!(samples.len() == 1_133 && samples.windows(2).all(|w| w[0].0 < w[1].0));
-        check_all_worlds(&set, "train").await;
+    let (from, to, first) = shards(700, &options).await;
+    let files = first.lane_files("train", 0).len();
+    for (file, rows) in [(1, 3), (2, 430)] {
+        add_file(&from, file, rows).await;
+        let more = ShardOptions { append: true, ..options.clone() };
+        shard(&from, &to, &more, &Control::default()).await.unwrap();
     }
+    assert_eq!(verify(&to, &Control::default()).await.unwrap().problems, []);
+    let set = ShardSet::open(&to).await.unwrap();
+    assert_eq!((set.manifest().version, set.manifest().rows), (3, 1_133));
+    // More files than the newest version adds, and not the same number in every lane.
+    let counts: Vec<usize> = (0..8).map(|lane| set.lane_files("train", lane).len()).collect();
+    assert!(counts[0] > files && counts.iter().any(|c| *c != counts[0]), "{counts:?}");
+    let samples = sorted(stored(&set, "train").await.concat());
+    assert!(samples.len() == 1_133 && samples.windows(2).all(|w| w[0].0 < w[1].0));
+    check_all_worlds(&set, "train").await;
 }

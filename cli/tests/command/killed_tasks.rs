@@ -129,7 +129,22 @@ fn disturbed(store: &Store, clean: &Path, out: &str, n: usize, took: Duration) -
     ended.iter().filter(|e| e.signal == Some(9)).count()
 }
 
-fn killed_anywhere(store: &Store, folder: &Path, kills: usize, left: impl Fn(&str) -> Vec<String>) {
+/// What was hit: of `runs`, how many tasks, and how many runs had published before.
+#[derive(Debug)]
+struct Hits {
+    runs: usize,
+    tasks: usize,
+    published: usize,
+}
+
+impl Hits {
+    fn check(&self) {
+        assert!(self.tasks > self.runs, "most tasks are hit: {self:?}");
+        assert!(self.published < self.runs, "some runs are hit before they publish: {self:?}");
+    }
+}
+
+fn killed_anywhere(store: &Store, folder: &Path, kills: usize, left: impl Fn(&str) -> Vec<String>) -> Hits {
     let clean = clean(folder);
     let whole = store.url("undisturbed");
     let begun = Instant::now();
@@ -153,11 +168,7 @@ fn killed_anywhere(store: &Store, folder: &Path, kills: usize, left: impl Fn(&st
         assert_eq!(verified.status, Some(0), "run {n}: {}{}", verified.stdout, verified.stderr);
         assert_eq!(left(&out), Vec::<String>::new(), "run {n}");
     }
-    println!(
-        "{kills} runs of {TASKS} tasks ({took:?} undisturbed): {hits} tasks killed, {early} runs had published before"
-    );
-    assert!(hits > kills, "most tasks are hit");
-    assert!(early < kills, "some runs are hit before they publish");
+    Hits { runs: kills, tasks: hits, published: early }
 }
 
 /// Files below `folder` that are neither data, tables, sidecars, manifest nor report.
@@ -185,7 +196,9 @@ fn debris(folder: &Path) -> Vec<String> {
 fn on_a_disk() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store { base: text(dir.path()).to_owned(), environment: Vec::new() };
-    killed_anywhere(&store, dir.path(), kills(), |out| debris(Path::new(out)));
+    let hits = killed_anywhere(&store, dir.path(), kills(), |out| debris(Path::new(out)));
+    println!("{hits:?}");
+    hits.check();
 }
 
 #[test]
@@ -195,10 +208,12 @@ fn on_s3() {
     let store = Store { base: format!("s3://{BUCKET}/killed"), environment: server.environment(server.address()) };
     let options = server.options(server.address());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    killed_anywhere(&store, dir.path(), kills().div_ceil(2), |out| {
+    let hits = killed_anywhere(&store, dir.path(), kills().div_ceil(2), |out| {
         let storage = gristmill_shard::Storage::open(out, &options).unwrap();
         let listed = runtime.block_on(storage.list("_gristmill/work")).unwrap();
         listed.into_iter().map(|l| l.path).collect()
     });
+    println!("{hits:?}");
+    hits.check();
     assert_eq!(server.unfinished_uploads(), 0);
 }

@@ -251,6 +251,21 @@ impl ShardOptions {
                 crate::error::nearest_name(split, self.splits.names().iter().map(String::as_str)),
             ));
         }
+        if self.append && self.group.is_some() {
+            return Err(Error::usage(
+                "--append can't keep groups whole: a group of an earlier version would be assigned anew",
+                "give the group column to --stable-split, which keeps it in its split over all versions",
+            ));
+        }
+        if let Some(name) = self.sidecars.iter().enumerate().find_map(|(i, name)| {
+            let taken = ["weight", "difficulty"].contains(&name.as_str()) || name.starts_with("order_");
+            (taken || self.sidecars[..i].contains(name)).then_some(name)
+        }) {
+            return Err(Error::usage(
+                format!("--sidecar {name}: a sidecar of that name would be another's"),
+                "name each column once, and rename weight, difficulty and order_… at ingest",
+            ));
+        }
         if self.append && self.resamples() {
             return Err(Error::usage(
                 "--append can't resample: proportions of one version are not those of the union",

@@ -250,6 +250,9 @@ async fn what_cant_go_together_is_said() {
         (ShardOptions { resample: resample(), rare: RarePolicy::Merge, rare_below: Some(400), ..base() }, "not known"),
         (ShardOptions { balance: Some("delay".into()), ..base() }, "in weight column \"delay\""),
         (ShardOptions { group: Some("usr".into()), ..base() }, "did you mean \"user\""),
+        (ShardOptions { group: Some("user".into()), append: true, ..base() }, "--stable-split"),
+        (ShardOptions { sidecars: vec!["weight".into()], ..base() }, "of that name"),
+        (ShardOptions { sidecars: vec!["id".into(), "id".into()], ..base() }, "of that name"),
     ] {
         let error = refused(options).await;
         assert!(error.to_string().contains(says), "{says}: {error}");
