@@ -20,6 +20,8 @@ use crate::{
 pub const QUANTILES: [f64; 7] = [0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99];
 /// Distinct text values that are kept; beyond it the column has no categories.
 pub const MAX_TEXT_CATEGORIES: usize = 1_000_000;
+/// Bytes of all distinct text values that are kept; beyond it the column has no categories: it is text, not a class.
+pub const MAX_TEXT_CATEGORY_BYTES: usize = 16 << 20;
 /// Distinct integer values that are kept; beyond it the column has no categories.
 pub const MAX_INTEGER_CATEGORIES: usize = 1_024;
 
@@ -145,10 +147,21 @@ impl StatisticsBuilder {
         } else {
             codes.iter().flatten().for_each(&mut count);
         }
+        let mut bytes: usize = counts.keys().map(String::len).sum();
         for (value, n) in values.iter().zip(rows).filter(|(_, n)| *n > 0) {
-            *counts.entry(value.unwrap_or("").to_owned()).or_insert(0) += n;
+            let value = value.unwrap_or("");
+            match counts.get_mut(value) {
+                Some(count) => *count += n,
+                None => {
+                    bytes += value.len();
+                    if bytes > MAX_TEXT_CATEGORY_BYTES {
+                        break;
+                    }
+                    counts.insert(value.to_owned(), n);
+                }
+            }
         }
-        if counts.len() > MAX_TEXT_CATEGORIES {
+        if bytes > MAX_TEXT_CATEGORY_BYTES || counts.len() > MAX_TEXT_CATEGORIES {
             self.categories = None;
         }
         Ok(())
@@ -190,15 +203,20 @@ impl StatisticsBuilder {
     fn count_categories(&mut self, column: &ArrayRef) {
         let full = match &mut self.categories {
             Some(Categories::Text(counts)) => {
+                let mut bytes: usize = counts.keys().map(String::len).sum();
                 for value in column.as_string::<i64>().iter().flatten() {
                     match counts.get_mut(value) {
                         Some(count) => *count += 1,
                         None => {
+                            bytes += value.len();
+                            if bytes > MAX_TEXT_CATEGORY_BYTES {
+                                break;
+                            }
                             counts.insert(value.to_owned(), 1);
                         }
                     }
                 }
-                counts.len() > MAX_TEXT_CATEGORIES
+                bytes > MAX_TEXT_CATEGORY_BYTES || counts.len() > MAX_TEXT_CATEGORIES
             }
             Some(Categories::Bool(counts)) => {
                 for value in column.as_boolean().iter().flatten() {
@@ -241,7 +259,8 @@ impl StatisticsBuilder {
                 for (value, count) in theirs {
                     *mine.entry(value.clone()).or_insert(0) += count;
                 }
-                mine.len() > MAX_TEXT_CATEGORIES
+                let bytes: usize = mine.keys().map(String::len).sum();
+                bytes > MAX_TEXT_CATEGORY_BYTES || mine.len() > MAX_TEXT_CATEGORIES
             }
             (Some(Categories::Integer(mine)), Some(Categories::Integer(theirs))) => {
                 for (value, count) in theirs {
@@ -412,6 +431,23 @@ mod tests {
         let mut builder = StatisticsBuilder::new(column.data_type());
         builder.update(&column).unwrap();
         builder
+    }
+
+    #[test]
+    fn long_texts_are_no_categories() {
+        let text = |from: usize, n: usize| -> ArrayRef {
+            Arc::new(LargeStringArray::from_iter_values((from..from + n).map(|i| format!("{i:01000}"))))
+        };
+        let of = |column: &ArrayRef| {
+            let mut builder = StatisticsBuilder::new(&DataType::LargeUtf8);
+            builder.update(column).unwrap();
+            builder
+        };
+        assert!(of(&text(0, 20_000)).categories().is_none());
+        let mut first = of(&text(0, 10_000));
+        assert!(first.categories().is_some());
+        first.merge(&of(&text(10_000, 10_000)));
+        assert!(first.categories().is_none() && first.finish().rows == 20_000);
     }
 
     #[test]
