@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    assign::rounding::Shares,
     balance::Balance,
     error::{Error, ErrorKind, Result},
     schema::DatasetSchema,
@@ -200,6 +201,17 @@ impl Layout {
                 crate::error::nearest_name(name, self.splits.iter().map(|s| s.name.as_str())),
             )
         })
+    }
+}
+
+impl Layout {
+    /// The shares of the splits, as they were asked for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when they are no shares.
+    pub fn shares(&self) -> Result<Shares> {
+        let text: Vec<String> = self.splits.iter().map(|s| format!("{}={}", s.name, s.share)).collect();
+        Shares::parse(&text.join(","))
     }
 }
 

@@ -30,6 +30,7 @@ pub async fn layout_anew(storage: &Storage, nodes: u32) -> Result<ShardOutcome> 
         ));
     }
     if layout.nodes == nodes {
+        publish::write_report(storage, old).await?;
         return Ok(ShardOutcome { manifest: old.clone(), already_current: true });
     }
     if matches!(layout.split_rule, SplitRule::Groups { on_one_node: true, .. }) && !layout.nodes.is_multiple_of(nodes) {
@@ -42,6 +43,7 @@ pub async fn layout_anew(storage: &Storage, nodes: u32) -> Result<ShardOutcome> 
     let options = serde_json::json!({ "layout_of": old.options, "nodes": nodes });
     let digest = job_digest(ManifestKind::Shards, &options, &old.input, Some(&parent))?;
     if let Existing::Current(manifest) = existing(storage, ManifestKind::Shards, &digest, true).await? {
+        publish::write_report(storage, &manifest).await?;
         return Ok(ShardOutcome { manifest: *manifest, already_current: true });
     }
     let mut new = layout.clone();
@@ -140,9 +142,7 @@ async fn strata_of(
             let batch = CodedBatch::from_plain(&file.decode(index, &bytes, Some(&names))?);
             classify(&batch, columns, &set.storage().url(path))?
         };
-        let mut of_local = vec![0_u64; classified.keys.len()];
-        classified.of_row.iter().for_each(|local| of_local[*local as usize] += 1);
-        for (key, n) in classified.keys.into_iter().zip(of_local) {
+        for (key, n) in classified.into_counts() {
             *counts.entry(key).or_insert(0) += n;
         }
     }

@@ -111,7 +111,7 @@ fn decoded_estimate(file: &ParquetFile, index: usize) -> u64 {
         .sum()
 }
 
-/// Reads columns `names` of `unit`, one batch a row group. With `check`ed columns, a null or NaN there is an error.
+/// Reads columns `names` of `unit`, one batch a row group.
 pub(super) async fn read(input: &Arc<Input>, unit: &Unit, names: &[String]) -> Result<Vec<CodedBatch>> {
     let columns: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut fetched = Vec::with_capacity(unit.groups.len());

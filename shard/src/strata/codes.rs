@@ -28,6 +28,17 @@ pub struct Classified {
     pub of_row: Vec<u32>,
 }
 
+impl Classified {
+    /// The keys with their rows.
+    pub fn into_counts(self) -> impl Iterator<Item = (StratumKey, u64)> {
+        let mut rows = vec![0_u64; self.keys.len()];
+        for local in &self.of_row {
+            rows[*local as usize] += 1;
+        }
+        self.keys.into_iter().zip(rows)
+    }
+}
+
 /// A column as codes `0..parts.len()`, and the key part of each code.
 struct Codes {
     of_row: Vec<u32>,

@@ -30,8 +30,7 @@ impl KeySpec {
     /// Of `columns` as `schema` has them.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a column that is not there, one named twice, or one whose type does not fit; `option` names
-    /// where the columns were given.
+    /// [`Error::Usage`] for a column that is not there, one named twice, or one whose type does not fit.
     pub fn new(schema: &DatasetSchema, columns: Vec<KeyColumn>) -> Result<Self> {
         let mut types = Vec::with_capacity(columns.len());
         for (i, key) in columns.iter().enumerate() {

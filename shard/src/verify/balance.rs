@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{VerifyReport, file::FileCheck};
 use crate::{
-    assign::rounding::Shares,
     balance::{Balance, Level, LevelBalance},
     manifest::{Layout, Manifest, SplitRule},
     strata::StratumKey,
@@ -222,10 +221,12 @@ fn check_shares(layout: &Layout, strata: &[StratumEntry], path: &str, report: &m
     if !report.problems.is_empty() {
         return;
     }
-    let text: Vec<String> = layout.splits.iter().map(|s| format!("{}={}", s.name, s.share)).collect();
-    let Ok(shares) = Shares::parse(&text.join(",")) else {
-        report.add(path, format!("its shares \"{}\" are not shares", text.join(",")));
-        return;
+    let shares = match layout.shares() {
+        Ok(shares) => shares,
+        Err(e) => {
+            report.add(path, format!("its shares are not shares: {e}"));
+            return;
+        }
     };
     let versions: BTreeSet<u64> = strata.iter().map(|s| s.version).collect();
     for version in versions {

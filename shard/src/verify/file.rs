@@ -149,11 +149,7 @@ fn read_batch(batch: &CodedBatch, wanted: &Wanted, check: &mut FileCheck) -> Res
         }
     }
     let classified = classify(batch, &wanted.columns, &check.path)?;
-    let mut rows = vec![0_u64; classified.keys.len()];
-    for local in &classified.of_row {
-        rows[*local as usize] += 1;
-    }
-    for (key, n) in classified.keys.into_iter().zip(rows) {
+    for (key, n) in classified.into_counts() {
         *check.strata.entry(key).or_insert(0) += n;
     }
     if let Some(identity) = &wanted.identity {

@@ -18,8 +18,7 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub(super) fn new(manifest: &Manifest, layout: &'a Layout) -> Self {
-        let text: Vec<String> = layout.splits.iter().map(|s| format!("{}={}", s.name, s.share)).collect();
-        Self { layout, seed: manifest.seed, shares: Shares::parse(&text.join(",")).ok(), seen: HashMap::new() }
+        Self { layout, seed: manifest.seed, shares: layout.shares().ok(), seen: HashMap::new() }
     }
 
     pub(super) fn add(&mut self, check: &FileCheck, report: &mut VerifyReport) {
