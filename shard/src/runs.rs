@@ -214,7 +214,7 @@ impl Run {
 }
 
 fn decode(schema: &SchemaRef, slice: &Slice, bytes: Bytes, url: &str) -> Result<RecordBatch> {
-    let corrupt = |e: String| Error::corrupt(url, format!("{e}; remove the folder it is in and run again"));
+    let corrupt = |e: String| Error::corrupt(url, format!("{e}; run again to make it anew"));
     if crate::strata::hash(&bytes) != slice.digest {
         return Err(corrupt("a slice is not what was written".into()));
     }

@@ -26,6 +26,13 @@ impl Work {
         Self { storage: storage.clone(), folder: format!("{META}/work/{}", job.get(..16).unwrap_or(job)) }
     }
 
+    /// Whether `error` is about something in this folder.
+    #[must_use]
+    pub fn holds(&self, error: &Error) -> bool {
+        let (Error::NotFound { url, .. } | Error::Corrupt { url, .. }) = error else { return false };
+        url.starts_with(&self.storage.url(&self.folder))
+    }
+
     fn receipt_path(&self, unit: &str) -> String {
         format!("{}/{unit}.receipt", self.folder)
     }

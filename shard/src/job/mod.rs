@@ -190,6 +190,11 @@ impl Job {
                 }
                 Err(conflict)
             }
+            // A run that its receipt names is gone or damaged (runs are not synced): a rerun makes it again.
+            Ok(Existing::Nothing) if self.work.holds(&error) => {
+                self.work.clear().await?;
+                Err(error)
+            }
             _ => Err(error),
         }
     }

@@ -228,6 +228,18 @@ impl ShardOptions {
                 "leave out --balance and --labels, or give --group-scope split",
             ));
         }
+        if self.group_scope == GroupScope::Node && self.resamples() {
+            return Err(Error::usage(
+                "where groups stay on one node rows can't be copied to others or left out evenly",
+                "leave out --resample and --at-least, or give --group-scope split",
+            ));
+        }
+        if self.rare == RarePolicy::Merge && !self.labels.is_empty() {
+            return Err(Error::usage(
+                "--rare merge would lose the labels of the combinations that it merges",
+                "give --rare spread: rare combinations are spread by their labels",
+            ));
+        }
         if self.balance.is_some() && !self.labels.is_empty() {
             return Err(Error::usage(
                 "--balance and --labels both decide which node a left-over row goes to",

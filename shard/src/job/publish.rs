@@ -40,7 +40,7 @@ impl Job {
             .filter(|f| new_files.iter().any(|n| (&n.split, n.lane) == (&f.split, f.lane)))
             .cloned()
             .collect();
-        let made = self.write_sidecars(plan, &grown).await?;
+        let made = self.write_sidecars(&grown).await?;
         sidecars.retain(|old| {
             made.iter().all(|new| (&new.split, new.lane, &new.name) != (&old.split, old.lane, &old.name))
         });
@@ -128,11 +128,15 @@ impl Job {
         let sizes: BTreeMap<String, u64> = self.out.list("").await?.into_iter().map(|l| (l.path, l.bytes)).collect();
         match files.iter().find(|f| sizes.get(&f.path) != Some(&f.bytes)) {
             None => Ok(()),
-            Some(file) => Err(Error::Data {
-                url: self.out.url(&file.path),
-                what: "it was written by this job and then removed or replaced".into(),
-                help: "let one job at a time write to this folder, and run again".into(),
-            }),
+            Some(file) => {
+                // Receipts that say it is there are wrong; without them a rerun writes it again.
+                self.work.clear().await?;
+                Err(Error::Data {
+                    url: self.out.url(&file.path),
+                    what: "it was written by this job and then removed or replaced".into(),
+                    help: "let one job at a time write to this folder, and run again".into(),
+                })
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use arrow::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Job, options::SidecarColumn, plan::Plan};
+use super::{Job, options::SidecarColumn};
 use crate::{
     error::{Error, Result},
     manifest::META,
@@ -37,7 +37,7 @@ struct LaneSidecars {
 
 impl Job {
     /// Writes the sidecars of every lane from the shards in `files`.
-    pub(super) async fn write_sidecars(&self, plan: &Plan, files: &[FileEntry]) -> Result<Vec<SidecarEntry>> {
+    pub(super) async fn write_sidecars(&self, files: &[FileEntry]) -> Result<Vec<SidecarEntry>> {
         let columns = self.options.sidecar_columns();
         if columns.is_empty() {
             return Ok(Vec::new());
@@ -46,9 +46,8 @@ impl Job {
         lanes.retain(|files| !files.is_empty());
         let amounts: Vec<u64> = lanes.iter().map(|files| files.iter().map(|f| f.rows).sum()).collect();
         let largest = amounts.iter().max().copied().unwrap_or(1) * BYTES_A_ROW;
-        let name = format!("sidecar-{}", plan.layout.splits.len());
         let made: Vec<LaneSidecars> = self
-            .phase(&name, "write sidecars", &amounts, self.at_once(largest, 1), |i| {
+            .phase("sidecar", "write sidecars", &amounts, self.at_once(largest, 1), |i| {
                 self.lane_sidecars(lanes[i], &columns)
             })
             .await?;

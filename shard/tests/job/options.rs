@@ -251,6 +251,11 @@ async fn what_cant_go_together_is_said() {
         (ShardOptions { balance: Some("delay".into()), ..base() }, "in weight column \"delay\""),
         (ShardOptions { group: Some("usr".into()), ..base() }, "did you mean \"user\""),
         (ShardOptions { group: Some("user".into()), append: true, ..base() }, "--stable-split"),
+        (
+            ShardOptions { group: Some("user".into()), group_scope: GroupScope::Node, at_least: 2, ..base() },
+            "--group-scope split",
+        ),
+        (ShardOptions { labels: vec!["war".into()], rare: RarePolicy::Merge, ..base() }, "lose the labels"),
         (ShardOptions { sidecars: vec!["weight".into()], ..base() }, "of that name"),
         (ShardOptions { sidecars: vec!["id".into(), "id".into()], ..base() }, "of that name"),
     ] {

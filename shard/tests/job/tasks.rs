@@ -1,12 +1,14 @@
 //! Several processes do one job, knowing of each other only through storage.
 
+use std::sync::Arc;
+
 use gristmill_shard::{
-    Control, ShardSet, Storage, StorageOptions,
+    Control, Error, Progress, ShardSet, StopFlag, Storage, StorageOptions,
     job::{ShardOptions, Task, shard},
     verify::verify,
 };
 
-use crate::support::{contents, input, options, with_threads};
+use crate::support::{contents, input, options, spilled, with_threads};
 
 #[tokio::test]
 async fn any_number_of_tasks_in_any_order_gives_the_same_bytes() {
@@ -64,4 +66,36 @@ async fn tasks_on_a_disk_leave_nothing_behind() {
     let left: Vec<String> =
         to.list("").await.unwrap().into_iter().map(|l| l.path).filter(|p| p.contains("work")).collect();
     assert_eq!(left, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_run_that_is_lost_is_made_again() {
+    let (from, whole, to) = (Storage::memory(), Storage::memory(), Storage::memory());
+    input(&from, 2_000).await;
+    let options = spilled(options());
+    shard(&from, &whole, &options, &with_threads(1)).await.unwrap();
+    // Stopped while shards are written: the runs are there, and so are their receipts.
+    let stop = StopFlag::new();
+    let progress = Arc::new(StopAt("write shards", stop.clone()));
+    let control = Control { progress, stop, threads: 1 };
+    assert!(matches!(shard(&from, &to, &options, &control).await, Err(Error::Stopped)));
+    let listed = to.list("_gristmill/work").await.unwrap();
+    let runs: Vec<String> = listed.into_iter().map(|l| l.path).filter(|p| p.ends_with(".arrows")).collect();
+    to.delete(runs.first().unwrap()).await.unwrap();
+    let error = shard(&from, &to, &options, &with_threads(1)).await.unwrap_err();
+    assert!(error.to_string().contains("run-"), "{error}");
+    shard(&from, &to, &options, &with_threads(1)).await.unwrap();
+    assert!(contents(&to).await == contents(&whole).await);
+}
+
+struct StopAt(&'static str, StopFlag);
+
+impl Progress for StopAt {
+    fn start(&self, stage: &str, _: u64, _: gristmill_shard::control::Unit) {
+        if stage == self.0 {
+            self.1.set();
+        }
+    }
+    fn advance(&self, _: u64) {}
+    fn finish(&self) {}
 }
