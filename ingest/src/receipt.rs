@@ -31,16 +31,7 @@ pub(crate) struct StoredFile {
     rows: u64,
     pub(crate) bytes: u64,
     pub(crate) blake3: String,
-    row_groups: Vec<StoredRowGroup>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct StoredRowGroup {
-    rows: u64,
-    offset: u64,
-    length: u64,
-    decoded_bytes: u64,
-    blake3: String,
+    row_groups: Vec<EncodedRowGroup>,
 }
 
 impl StoredFile {
@@ -50,17 +41,7 @@ impl StoredFile {
             rows: file.rows,
             bytes: file.bytes.len() as u64,
             blake3: file.blake3.clone(),
-            row_groups: file
-                .row_groups
-                .iter()
-                .map(|g| StoredRowGroup {
-                    rows: g.rows,
-                    offset: g.offset,
-                    length: g.length,
-                    decoded_bytes: g.decoded_bytes,
-                    blake3: g.blake3.clone(),
-                })
-                .collect(),
+            row_groups: file.row_groups.clone(),
         }
     }
 
@@ -74,17 +55,7 @@ impl StoredFile {
             bytes: self.bytes,
             blake3: self.blake3.clone(),
             version: 1,
-            row_groups: self
-                .row_groups
-                .iter()
-                .map(|g| EncodedRowGroup {
-                    rows: g.rows,
-                    offset: g.offset,
-                    length: g.length,
-                    decoded_bytes: g.decoded_bytes,
-                    blake3: g.blake3.clone(),
-                })
-                .collect(),
+            row_groups: self.row_groups.clone(),
         }
     }
 }

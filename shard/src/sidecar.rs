@@ -2,8 +2,9 @@
 //! reading the shards.
 
 use arrow::{
-    array::{Array, AsArray, RecordBatch},
+    array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch},
     buffer::ScalarBuffer,
+    compute::{cast, concat},
     datatypes::{DataType, Float64Type, Int64Type, UInt32Type},
 };
 
@@ -80,6 +81,50 @@ impl Sidecar {
     }
 }
 
+/// The values of a lane's column, of which `parts` are the pieces in order: integers as they are, truth values as 0 and 1,
+/// dates and times in their units since the epoch, all as f64 where any is a float.
+pub(crate) fn lane_values(parts: &[ArrayRef]) -> Result<ArrayRef> {
+    let fail = |source| Error::Arrow { action: "make a sidecar".into(), source };
+    let parts: Vec<ArrayRef> = parts.iter().map(fixed).collect::<Result<_>>()?;
+    let target = match parts.iter().all(|p| p.data_type() == &DataType::Int64) {
+        true => DataType::Int64,
+        false => DataType::Float64,
+    };
+    let parts: Vec<ArrayRef> = parts.iter().map(|p| cast(p, &target)).collect::<Result<_, _>>().map_err(fail)?;
+    concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(fail)
+}
+
+/// Numbers as i64 or f64; times in units since the epoch, truth values 0 and 1.
+fn fixed(array: &ArrayRef) -> Result<ArrayRef> {
+    let fail = |source| Error::Arrow { action: "make a sidecar".into(), source };
+    match array.data_type() {
+        t if t.is_floating() => cast(array, &DataType::Float64).map_err(fail),
+        DataType::Date32 => cast(&cast(array, &DataType::Int32).map_err(fail)?, &DataType::Int64).map_err(fail),
+        DataType::UInt64 => {
+            let values = cast(array, &DataType::Int64).map_err(fail)?;
+            if values.null_count() > array.null_count() {
+                cast(array, &DataType::Float64).map_err(fail)
+            } else {
+                Ok(values)
+            }
+        }
+        _ => cast(array, &DataType::Int64).map_err(fail),
+    }
+}
+
+/// Positions in ascending order of their values, ties by position.
+pub(crate) fn order_of(values: &ArrayRef) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..values.len() as u32).collect();
+    if let Some(values) = values.as_primitive_opt::<Int64Type>() {
+        let values: &Int64Array = values;
+        order.sort_by_key(|i| values.value(*i as usize));
+    } else if let Some(values) = values.as_primitive_opt::<Float64Type>() {
+        let values: &Float64Array = values;
+        order.sort_by(|a, b| values.value(*a as usize).total_cmp(&values.value(*b as usize)));
+    }
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +142,14 @@ mod tests {
     use std::sync::Arc;
 
     const NAMES: [&str; 4] = ["difficulty", "n", "order_difficulty", "weight"];
+
+    #[test]
+    fn orders_are_ascending_and_stable() {
+        let values: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 2, 1]));
+        assert_eq!(order_of(&values), [1, 3, 2, 0]);
+        let values: ArrayRef = Arc::new(Float64Array::from(vec![0.5, -1.0, f64::INFINITY, 0.0]));
+        assert_eq!(order_of(&values), [1, 3, 0, 2]);
+    }
 
     async fn input(storage: &Storage, file: i64, rows: i64) {
         let schema = Arc::new(Schema::new(vec![
@@ -135,7 +188,7 @@ mod tests {
             for group in 0..file.row_group_rows().len() {
                 let bytes = file.fetch(set.storage(), group, Some(&[name])).await.unwrap();
                 let batch = file.decode(group, &bytes, Some(&[name])).unwrap();
-                let floats = arrow::compute::cast(batch.column(0), &DataType::Float64).unwrap();
+                let floats = cast(batch.column(0), &DataType::Float64).unwrap();
                 values.extend_from_slice(floats.as_primitive::<Float64Type>().values());
             }
         }

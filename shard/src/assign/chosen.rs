@@ -45,12 +45,6 @@ impl ChosenNodes {
         self.offsets.get(c).zip(self.offsets.get(c + 1)).and_then(|(a, b)| self.leftovers.get(*a..*b)).unwrap_or(&[])
     }
 
-    /// Nodes of the leftover rows of `stratum`, ascending.
-    #[must_use]
-    pub fn leftovers(&self, stratum: u32) -> &[u16] {
-        self.of(stratum)
-    }
-
     /// Node of the row of rank `rank` among the `target` rows of `stratum` with hash `hash`.
     #[must_use]
     pub fn node(&self, stratum: u32, hash: u64, target: u64, rank: u64) -> Option<u32> {

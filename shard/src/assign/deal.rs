@@ -58,14 +58,21 @@ pub enum NodeChoice {
     /// So that sums of weights are nearly equal.
     Weighted(WeightedNodes),
     /// So that labels are spread evenly.
-    Labels(ChosenNodes),
+    Labels {
+        /// The nodes.
+        nodes: ChosenNodes,
+        /// Largest |rows with a label − share of a node|, in rows.
+        worst: f64,
+        /// Distinct labels.
+        labels: u64,
+    },
 }
 
 impl NodeChoice {
     fn node(&self, stratum: u32, hash: u64, target: u64, rank: u64, cache: &mut NodeCache) -> Option<u32> {
         match self {
             Self::Weighted(nodes) => nodes.node(stratum, rank, cache),
-            Self::Labels(nodes) => nodes.node(stratum, hash, target, rank),
+            Self::Labels { nodes, .. } => nodes.node(stratum, hash, target, rank),
         }
     }
 
@@ -73,7 +80,7 @@ impl NodeChoice {
     fn has_leftover(&self, stratum: u32, node: u32) -> bool {
         match self {
             Self::Weighted(nodes) => nodes.has_leftover(stratum, node),
-            Self::Labels(nodes) => nodes.has_leftover(stratum, node),
+            Self::Labels { nodes, .. } => nodes.has_leftover(stratum, node),
         }
     }
 }

@@ -34,7 +34,6 @@ use tokio::sync::Semaphore;
 
 pub use self::layout::layout_anew;
 pub use self::options::{GroupScope, LANES_PER_NODE, RarePolicy, ShardOptions, Task};
-pub(crate) use self::sidecars::{fixed, order_of};
 pub use self::stream::shard_batches;
 use self::{
     append::Appended,

@@ -275,8 +275,16 @@ impl Job {
             let leftovers: Vec<u32> = targets.iter().map(|n| (n % u64::from(nodes)) as u32).collect();
             let dealt = labels::nodes(&combinations, &leftovers, nodes, seed, part)
                 .ok_or_else(|| Error::internal("label combinations do not fit the nodes"))?;
+            let worst = labels::node_balance(&combinations, &dealt, nodes)
+                .ok_or_else(|| Error::internal("label combinations do not fit the nodes"))?
+                .worst;
             let (offsets, chosen) = dealt.flat();
-            let choice = NodeChoice::Labels(ChosenNodes::new(nodes, offsets.to_vec(), chosen.to_vec(), seed, part));
+            let all = (0..combinations.len()).flat_map(|c| combinations.labels(c));
+            let choice = NodeChoice::Labels {
+                nodes: ChosenNodes::new(nodes, offsets.to_vec(), chosen.to_vec(), seed, part),
+                worst,
+                labels: all.max().map_or(0, |label| u64::from(*label) + 1),
+            };
             return Dealing::by_nodes(choice, nodes, of.hashes, targets, leaves, seed, part);
         }
         Dealing::flat(of.hashes, targets.into_iter(), leaves, seed, part)
@@ -323,7 +331,7 @@ fn values_of(strata: &Strata, spec: &KeySpec, column: &str) -> Result<(Vec<u32>,
 }
 
 /// The labels of each stratum. Columns that are no labels only make strata finer.
-pub(super) fn combinations(strata: &Strata, spec: &KeySpec) -> Combinations {
+fn combinations(strata: &Strata, spec: &KeySpec) -> Combinations {
     let mut labels: BTreeMap<String, u32> = BTreeMap::new();
     let mut of_strata: Vec<Vec<String>> = Vec::with_capacity(strata.len());
     for key in strata.keys() {

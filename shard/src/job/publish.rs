@@ -271,7 +271,7 @@ impl Job {
                 files,
                 drift: drift(&rows, counted),
                 weights: self.weight_balance(plan, s, weights),
-                labels: self.label_report(plan, counted, classes, s),
+                labels: self.label_report(plan, s),
             });
         }
         let node_rows = (0..layout.nodes as usize).map(|n| of_splits.iter().map(|s| s.node_rows[n]).sum()).collect();
@@ -339,35 +339,11 @@ impl Job {
         })
     }
 
-    fn label_report(&self, plan: &Plan, counted: &Counted, classes: &Classes, s: usize) -> Option<LabelReport> {
-        if self.options.labels.is_empty() {
-            return None;
+    fn label_report(&self, plan: &Plan, s: usize) -> Option<LabelReport> {
+        match plan.assignment.dealings().get(s)?.choice()? {
+            NodeChoice::Labels { worst, labels, .. } => Some(LabelReport { labels: *labels, worst_deviation: *worst }),
+            NodeChoice::Weighted(_) => None,
         }
-        let NodeChoice::Labels(choice) = plan.assignment.dealings().get(s)?.choice()? else { return None };
-        let combinations = super::plan::combinations(&counted.strata, &classes.spec);
-        let (nodes, parts) = (u64::from(plan.layout.nodes), plan.assignment.parts());
-        let all = (0..combinations.len()).flat_map(|c| combinations.labels(c));
-        let labels = all.max().map_or(0, |label| *label as usize + 1);
-        let (mut totals, mut extras) = (vec![0_u64; labels], vec![0_u64; labels * nodes as usize]);
-        let mut full = vec![0_u64; labels];
-        for c in 0..counted.strata.len() {
-            let rows = plan.assignment.targets()[c * parts + s];
-            for label in combinations.labels(c) {
-                totals[*label as usize] += rows;
-                full[*label as usize] += rows / nodes;
-                for node in choice.leftovers(c as u32) {
-                    extras[*label as usize * nodes as usize + usize::from(*node)] += 1;
-                }
-            }
-        }
-        let mut worst = 0.0_f64;
-        for (label, total) in totals.iter().enumerate() {
-            let mean = *total as f64 / nodes as f64;
-            for extra in &extras[label * nodes as usize..(label + 1) * nodes as usize] {
-                worst = worst.max(((full[label] + extra) as f64 - mean).abs());
-            }
-        }
-        Some(LabelReport { labels: labels as u64, worst_deviation: worst })
     }
 }
 

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, RecordBatch, UInt32Array},
-    compute::{cast, concat},
-    datatypes::{DataType, Field, Float64Type, Int64Type, Schema},
+    array::{Array, ArrayRef, RecordBatch, UInt32Array},
+    datatypes::{DataType, Field, Schema},
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +15,7 @@ use crate::{
     manifest::META,
     parquet_reader::ParquetFile,
     parquet_writer::{EncodedFile, encode_fixed},
+    sidecar::{lane_values, order_of},
     tables::{FileEntry, SidecarEntry},
 };
 
@@ -65,7 +65,7 @@ impl Job {
                 for index in 0..entry.row_groups.len() {
                     let names = [sidecar.column.as_str()];
                     let bytes = file.fetch(&self.out, index, Some(&names)).await?;
-                    parts.push(fixed(file.decode(index, &bytes, Some(&names))?.column(0))?);
+                    parts.push(file.decode(index, &bytes, Some(&names))?.column(0).clone());
                 }
             }
             let (name, ordered) = (sidecar.name.clone(), sidecar.ordered);
@@ -91,33 +91,9 @@ impl Job {
     }
 }
 
-/// Numbers as i64 or f64; times in units since the epoch, truth values 0 and 1.
-pub(crate) fn fixed(array: &ArrayRef) -> Result<ArrayRef> {
-    let fail = |source| Error::Arrow { action: "make a sidecar".into(), source };
-    match array.data_type() {
-        t if t.is_floating() => cast(array, &DataType::Float64).map_err(fail),
-        DataType::Date32 => cast(&cast(array, &DataType::Int32).map_err(fail)?, &DataType::Int64).map_err(fail),
-        DataType::UInt64 => {
-            let values = cast(array, &DataType::Int64).map_err(fail)?;
-            if values.null_count() > array.null_count() {
-                cast(array, &DataType::Float64).map_err(fail)
-            } else {
-                Ok(values)
-            }
-        }
-        _ => cast(array, &DataType::Int64).map_err(fail),
-    }
-}
-
 /// The sidecar of a lane's values, and the order by them.
 fn encode(name: &str, ordered: bool, parts: &[ArrayRef]) -> Result<Vec<(String, EncodedFile)>> {
-    let fail = |source| Error::Arrow { action: "make a sidecar".into(), source };
-    let all_i64 = parts.iter().all(|p| p.data_type() == &DataType::Int64);
-    let parts: Result<Vec<ArrayRef>> = (parts.iter())
-        .map(|p| if all_i64 { Ok(Arc::clone(p)) } else { cast(p, &DataType::Float64).map_err(fail) })
-        .collect();
-    let parts = parts?;
-    let values = concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(fail)?;
+    let values = lane_values(parts)?;
     let mut made = vec![(name.to_owned(), encode_column(name, Arc::clone(&values))?)];
     if ordered {
         let order = order_of(&values);
@@ -126,19 +102,6 @@ fn encode(name: &str, ordered: bool, parts: &[ArrayRef]) -> Result<Vec<(String, 
         made.push((name, file));
     }
     Ok(made)
-}
-
-/// Positions in ascending order of their values, ties by position.
-pub(crate) fn order_of(values: &ArrayRef) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..values.len() as u32).collect();
-    if let Some(values) = values.as_primitive_opt::<Int64Type>() {
-        let values: &Int64Array = values;
-        order.sort_by_key(|i| values.value(*i as usize));
-    } else if let Some(values) = values.as_primitive_opt::<Float64Type>() {
-        let values: &Float64Array = values;
-        order.sort_by(|a, b| values.value(*a as usize).total_cmp(&values.value(*b as usize)));
-    }
-    order
 }
 
 fn encode_column(name: &str, values: ArrayRef) -> Result<EncodedFile> {
@@ -153,11 +116,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_ascending_and_stable() {
-        let values: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 2, 1]));
-        assert_eq!(order_of(&values), [1, 3, 2, 0]);
-        let values: ArrayRef = Arc::new(Float64Array::from(vec![0.5, -1.0, f64::INFINITY, 0.0]));
-        assert_eq!(order_of(&values), [1, 3, 0, 2]);
+    fn an_ordered_sidecar_has_its_order_beside_it() {
+        let values: ArrayRef = Arc::new(arrow::array::Float64Array::from(vec![0.5, -1.0]));
         let made = encode("difficulty", true, &[values]).unwrap();
         assert_eq!(made.iter().map(|m| m.0.as_str()).collect::<Vec<_>>(), ["difficulty", "order_difficulty"]);
     }

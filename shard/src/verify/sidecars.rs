@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use arrow::{
     array::{Array, ArrayRef, AsArray},
     compute::concat,
-    datatypes::{DataType, UInt32Type},
+    datatypes::UInt32Type,
 };
 
 use super::VerifyReport;
 use crate::{
     control::Control,
     error::{Error, ErrorKind, Result},
-    job::{fixed, order_of},
     parquet_reader::ParquetFile,
+    sidecar::{lane_values, order_of},
     storage::Storage,
-    tables::{FileEntry, SidecarEntry},
+    tables::{self, FileEntry, SidecarEntry},
 };
 
 pub(super) async fn check(
@@ -47,25 +47,16 @@ pub(super) async fn check(
 }
 
 async fn check_one(storage: &Storage, sidecar: &SidecarEntry, files: &[&FileEntry]) -> Result<Option<String>> {
-    let bytes = storage.get(&sidecar.path).await?;
-    if blake3::hash(&bytes).to_hex().as_str() != sidecar.blake3 {
-        return Ok(Some("it is not what was written (its digest differs)".into()));
-    }
-    let kept = column(storage, &sidecar.path, &sidecar.name).await?;
+    let kept = tables::read_digested(storage, &sidecar.path, &sidecar.blake3).await?;
+    let Some(kept) = kept.columns().first().cloned() else { return Ok(Some("it has no column".into())) };
     let mut parts = Vec::new();
     for file in files {
-        parts.push(fixed(&column(storage, &file.path, &sidecar.column).await?)?);
+        parts.push(column(storage, &file.path, &sidecar.column).await?);
     }
-    let all_i64 = parts.iter().all(|p| p.data_type() == &DataType::Int64);
-    let fail = |source| Error::Arrow { action: "compare a sidecar".into(), source };
-    let parts: Result<Vec<ArrayRef>> = (parts.iter())
-        .map(|p| if all_i64 { Ok(p.clone()) } else { arrow::compute::cast(p, &DataType::Float64).map_err(fail) })
-        .collect();
-    let parts = parts?;
     if parts.is_empty() {
         return Ok(Some("its lane has no rows".into()));
     }
-    let values = concat(&parts.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(fail)?;
+    let values = lane_values(&parts)?;
     if sidecar.name.starts_with("order_") {
         let order = kept.as_primitive_opt::<UInt32Type>().map(|o| o.values().to_vec());
         return Ok((order != Some(order_of(&values))).then(|| "it is not the order of its column".into()));
