@@ -25,7 +25,7 @@ async fn pipeline(source: &str, folder: &TempDir) {
     let categories = ["origin", "destination", "hour"].map(str::to_owned);
     let spec = BatchSpec::tabular_of(&set, "train", &numbers, &categories, Some("late"), DType::F32).await.unwrap();
     let options = LoaderOptions::new(PlanOptions::new("train", 4096), spec);
-    let loader = DataLoader::new(set, options, tokio::runtime::Handle::current()).unwrap();
+    let loader = DataLoader::open(set, options, tokio::runtime::Handle::current()).await.unwrap();
     let mut batches = loader.epoch(0).unwrap();
     let mut rows = 0;
     while let Some(batch) = batches.next().await.unwrap() {

@@ -20,7 +20,7 @@ async fn loader(storage: &Storage) -> DataLoader {
     let categories = ["origin", "destination", "hour"].map(str::to_owned);
     let spec = BatchSpec::tabular_of(&set, "train", &numbers, &categories, Some("late"), DType::F32).await.unwrap();
     let options = LoaderOptions::new(PlanOptions::new("train", GLOBAL_BATCH), spec);
-    DataLoader::new(set, options, tokio::runtime::Handle::current()).unwrap()
+    DataLoader::open(set, options, tokio::runtime::Handle::current()).await.unwrap()
 }
 
 async fn epoch(loader: &DataLoader, epoch: u64) -> u64 {

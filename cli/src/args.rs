@@ -4,6 +4,13 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gristmill_loader::{
+    Predicate,
+    batching::options::Batching,
+    curriculum::Curriculum,
+    mixture::{Stop, Weight},
+    sampling::options::Sampling,
+};
 use serde::{Deserialize, Serialize};
 
 /// Raw tables in, a trained model out, every row accounted for on the way.
@@ -17,6 +24,16 @@ pub struct Cli {
     #[command(flatten)]
     pub common: Common,
 }
+
+const PLAN_EXAMPLES: &str = "\
+Examples:
+  gristmill plan shards --world-size 6 --global-batch 4096
+  gristmill plan shards --world-size 8 --change 100:6 --change 250:3
+  gristmill plan shards --world-size 8 --filter 'words<=p99' --html plan.html \\
+      --batching 'kind=\"budget\", lengths=\"words\", budget={max_tokens=16384, micro_batches=8}'
+  gristmill plan shards --world-size 4 \\
+      --curriculum 'kind=\"paced\", column=\"words\", epochs=0.5, pacing={kind=\"sqrt\"}'
+  gristmill plan shards --world-size 4 --mix web=0.7 --mix books=0.3 --stop all-exhausted";
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done; 1 the data or the run is at fault; 2 it could not start (usage, configuration, environment,
@@ -64,7 +81,7 @@ pub enum Command {
     /// Prove a data set or shard set from its bytes: digests, exactly-once, balance
     Verify(UrlArgs),
     /// Replay an epoch's plan without reading data: coverage, steps per rank, reads per node
-    #[command(after_help = "Example:\n  gristmill plan shards --world-size 6 --global-batch 4096")]
+    #[command(after_help = PLAN_EXAMPLES)]
     Plan(PlanArgs),
     /// Read batches as a rank would, or measure how fast
     #[command(
@@ -268,7 +285,7 @@ pub struct PlanFlags {
     /// The split to read.
     #[arg(long, default_value = "train")]
     pub split: String,
-    /// Samples of one step over all ranks.
+    /// Samples of one step over all ranks; bins where rows are packed.
     #[arg(long, value_name = "G", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: u64,
     /// Order of the samples.
@@ -283,6 +300,121 @@ pub struct PlanFlags {
     /// Seed of the order.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
+    /// Which rows take part, by a column with a sidecar: words<=512, late=1, words<=p99, delay<mean+3sd. May be
+    /// repeated: a row must meet all.
+    #[arg(long, value_name = "CONDITION")]
+    pub filter: Vec<Predicate>,
+    /// Easy rows first, as a TOML table: kind="ordered", column="words", epochs=2; or kind="paced", column="words",
+    /// epochs=0.5, pacing={kind="sqrt"}.
+    #[arg(long, value_name = "TABLE", value_parser = table::<Curriculum>)]
+    pub curriculum: Option<Curriculum>,
+    /// Weighted or class-balanced epochs, as a TOML table: kind="balanced", column="late"; or kind="weighted",
+    /// column="weight", replacement=true, samples=1000.
+    #[arg(long, value_name = "TABLE", value_parser = table::<Sampling>)]
+    pub sampling: Option<Sampling>,
+    /// Steps by length, as a TOML table: kind="budget", lengths="words", budget={max_tokens=16384, micro_batches=8}; or
+    /// kind="packed", lengths="words", packing={capacity=2048}.
+    #[arg(long, value_name = "TABLE", value_parser = table::<Batching>)]
+    pub batching: Option<Batching>,
+}
+
+/// A TOML table, with or without its braces.
+fn table<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    let text = text.trim();
+    let table = if text.starts_with('{') { text.to_owned() } else { format!("{{ {text} }}") };
+    #[derive(serde::Deserialize)]
+    struct Line<T> {
+        value: T,
+    }
+    let line: Line<T> = toml::from_str(&format!("value = {table}")).map_err(|e| e.message().to_owned())?;
+    Ok(line.value)
+}
+
+/// A source of a mix: a split of the shard set, or URL#SPLIT of another one, and its weight.
+#[derive(Debug, Clone)]
+pub struct MixArg {
+    /// Another shard set.
+    pub shards: Option<String>,
+    /// The split.
+    pub split: String,
+    /// Its weight.
+    pub weight: Weight,
+}
+
+impl std::str::FromStr for MixArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (source, weight) = text.rsplit_once('=').ok_or("write SPLIT=WEIGHT or URL#SPLIT=WEIGHT")?;
+        let (shards, split) = match source.rsplit_once('#') {
+            Some((shards, split)) => (Some(shards.to_owned()), split),
+            None => (None, source),
+        };
+        if split.is_empty() {
+            return Err("the split is missing".into());
+        }
+        let weight = weight.parse().map_err(|e: gristmill_loader::Error| e.to_string())?;
+        Ok(Self { shards, split: split.to_owned(), weight })
+    }
+}
+
+/// A stage before the last: how many samples it has, and the weights of all sources in it.
+#[derive(Debug, Clone)]
+pub struct StageArg {
+    /// Samples.
+    pub samples: u64,
+    /// One for each source.
+    pub weights: Vec<Weight>,
+}
+
+impl std::str::FromStr for StageArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (samples, weights) = text.split_once(':').ok_or("write SAMPLES:WEIGHT,WEIGHT,…")?;
+        let samples = samples.parse().map_err(|_| format!("\"{samples}\" is no number of samples"))?;
+        let weights = weights.split(',').map(|w| w.parse().map_err(|e: gristmill_loader::Error| e.to_string()));
+        Ok(Self { samples, weights: weights.collect::<Result<_, _>>()? })
+    }
+}
+
+/// Where an epoch of a mix ends.
+fn stop(text: &str) -> Result<Stop, String> {
+    match text {
+        "first-exhausted" => Ok(Stop::FirstExhausted),
+        "all-exhausted" => Ok(Stop::AllExhausted),
+        _ => match text.parse() {
+            Ok(samples) => Ok(Stop::Samples(samples)),
+            Err(_) => Err("give first-exhausted, all-exhausted or a number of samples".into()),
+        },
+    }
+}
+
+/// A world that takes over.
+#[derive(Debug, Clone, Copy)]
+pub struct ChangeArg {
+    /// Its first step.
+    pub step: u64,
+    /// Ranks.
+    pub world_size: u32,
+    /// Machines.
+    pub machines: Option<u32>,
+}
+
+impl std::str::FromStr for ChangeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let usage = || "write STEP:RANKS or STEP:RANKS:MACHINES".to_owned();
+        let mut parts = text.split(':');
+        let step = parts.next().and_then(|p| p.parse().ok()).ok_or_else(usage)?;
+        let world_size = parts.next().and_then(|p| p.parse().ok()).filter(|w| *w > 0).ok_or_else(usage)?;
+        let machines = parts.next().map(|p| p.parse().map_err(|_| usage())).transpose()?;
+        if parts.next().is_some() {
+            return Err(usage());
+        }
+        Ok(Self { step, world_size, machines })
+    }
 }
 
 /// Order of the samples.
@@ -321,6 +453,34 @@ pub struct PlanArgs {
     /// Epoch, from 0.
     #[arg(long, default_value_t = 0)]
     pub epoch: u64,
+    /// Another world that goes on from a step, from the state saved there: STEP:RANKS or STEP:RANKS:MACHINES. May be
+    /// repeated.
+    #[arg(long, value_name = "CHANGE")]
+    pub change: Vec<ChangeArg>,
+    /// A source of a mix: SPLIT=WEIGHT, or URL#SPLIT=WEIGHT of another shard set. Instead of --split, once a source.
+    #[arg(long, value_name = "SOURCE", conflicts_with = "split")]
+    pub mix: Vec<MixArg>,
+    /// A stage of the mix's first epoch before the weights of --mix hold: SAMPLES:WEIGHT,WEIGHT,… May be repeated.
+    #[arg(long, value_name = "STAGE", requires = "mix")]
+    pub stage: Vec<StageArg>,
+    /// Where an epoch of the mix ends: first-exhausted, all-exhausted, or after a number of samples.
+    #[arg(long, value_name = "STOP", default_value = "first-exhausted", value_parser = stop)]
+    pub stop: Stop,
+    /// Column of integers whose values are counted over the epoch.
+    #[arg(long, value_name = "COLUMN")]
+    pub classes: Option<String>,
+    /// Column whose course over the epoch is shown [default: that of the curriculum].
+    #[arg(long, value_name = "COLUMN")]
+    pub difficulty: Option<String>,
+    /// Column of lengths, for tokens and padding [default: that of the batching].
+    #[arg(long, value_name = "COLUMN")]
+    pub lengths: Option<String>,
+    /// Stretches of steps in which the course of the epoch is shown.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub stretches: u32,
+    /// Write a page with pictures.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How it is planned.
     #[command(flatten)]
     pub plan: PlanFlags,

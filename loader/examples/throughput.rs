@@ -72,7 +72,7 @@ async fn main() -> Result<(), Failure> {
     let mut options = LoaderOptions::new(PlanOptions::new("train", 4096), batch);
     options.threads = std::thread::available_parallelism().map_or(1, usize::from);
     options.prefetch_batches = 8;
-    let loader = DataLoader::new(shards, options, tokio::runtime::Handle::current())?;
+    let loader = DataLoader::open(shards, options, tokio::runtime::Handle::current()).await?;
     let measured = measure(&loader, 0..epochs).await?;
     let report = serde_json::to_string_pretty(&measured)?;
     std::io::Write::write_all(&mut std::io::stdout(), format!("{report}\n").as_bytes())?;

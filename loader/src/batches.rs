@@ -63,8 +63,8 @@ impl std::fmt::Debug for Batches {
 }
 
 impl Batches {
-    pub(crate) fn start(inner: Arc<Inner>, itinerary: Itinerary) -> Self {
-        let left = inner.micro_batches(itinerary);
+    pub(crate) fn start(inner: Arc<Inner>, itinerary: Itinerary) -> Result<Self> {
+        let left = inner.micro_batches(itinerary)?;
         let (sender, queue) = mpsc::channel(inner.options.prefetch_batches.max(1));
         let driver = Driver {
             steps: Steps::new(Arc::clone(&inner), itinerary),
@@ -78,7 +78,7 @@ impl Batches {
             sender,
         };
         let driver = inner.runtime.spawn(driver.run()).abort_handle();
-        Self { inner, queue, left, failed: false, driver }
+        Ok(Self { inner, queue, left, failed: false, driver })
     }
 
     /// Micro-batches that are still to come; the same on every rank.
@@ -158,16 +158,21 @@ impl Inner {
     }
 
     /// Micro-batches of `itinerary`.
-    fn micro_batches(&self, itinerary: Itinerary) -> u64 {
+    fn micro_batches(&self, itinerary: Itinerary) -> Result<u64> {
         let global_batch = self.plan.options().global_batch;
-        let of_epoch = |index: u64| {
-            let steps = self.plan.steps_from(index);
-            let Some(full) = steps.checked_sub(1) else { return 0 };
-            let last = self.plan.batch_at(index + full * global_batch);
-            full * self.micros(global_batch) + self.micros(last.end - last.start)
+        let of_epoch = |epoch: u64, index: u64| {
+            let steps = self.plan.steps_from(epoch, index)?;
+            let Some(full) = steps.checked_sub(1) else { return Ok(0) };
+            let last = self.plan.batch_at(epoch, index + full * global_batch)?;
+            Ok(full * self.micros(global_batch) + self.micros(last.end - last.start))
         };
-        let Some(more) = itinerary.until.checked_sub(itinerary.epoch).and_then(|n| n.checked_sub(1)) else { return 0 };
-        of_epoch(itinerary.index).saturating_add(of_epoch(0).saturating_mul(more))
+        let Some(more) = itinerary.until.checked_sub(itinerary.epoch).and_then(|n| n.checked_sub(1)) else {
+            return Ok(0);
+        };
+        let now: u64 = of_epoch(itinerary.epoch, itinerary.index)?;
+        // Where there is one source all epochs are as long.
+        let later: Result<u64> = of_epoch(itinerary.epoch.saturating_add(1), 0);
+        Ok(now.saturating_add(later?.saturating_mul(more)))
     }
 }
 
@@ -189,27 +194,27 @@ impl Steps {
         Self { inner, itinerary }
     }
 
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Result<Option<Step>> {
         let plan = &self.inner.plan;
         let at = &mut self.itinerary;
-        while at.epoch < at.until && plan.steps_from(at.index) == 0 {
+        while at.epoch < at.until && plan.steps_from(at.epoch, at.index)? == 0 {
             at.epoch += 1;
             at.index = 0;
-            if plan.steps() == 0 {
-                return None;
+            if plan.steps(at.epoch)? == 0 {
+                return Ok(None);
             }
         }
         if at.epoch >= at.until {
-            return None;
+            return Ok(None);
         }
-        let range = plan.batch_at(at.index);
+        let range = plan.batch_at(at.epoch, at.index)?;
         at.index = range.end;
-        Some(Step { epoch: at.epoch, runs: self.inner.rule.slice(plan.table(), &range), range })
+        Ok(Some(Step { epoch: at.epoch, runs: self.inner.rule.slice(plan, at.epoch, &range), range }))
     }
 }
 
 /// A window by epoch, lane and number.
-type WindowKey = (u64, u32, usize);
+type WindowKey = (u64, u32, u64);
 
 struct Driver {
     inner: Arc<Inner>,
@@ -238,10 +243,10 @@ impl Driver {
 
     /// Walks the steps; ends early, without an error, when nobody takes the batches any more.
     async fn drive(&mut self) -> Result<()> {
-        while let Some(step) = self.steps.next() {
+        while let Some(step) = self.steps.next()? {
             self.close_before(&step);
-            let parts = self.parts(&step);
-            self.read_ahead(&step);
+            let parts = self.parts(&step)?;
+            self.read_ahead(&step)?;
             for part in &parts {
                 part.window.ready().await?;
             }
@@ -305,28 +310,36 @@ impl Driver {
         }
     }
 
-    fn order(&mut self, epoch: u64, lane: u32) -> Arc<LaneOrder> {
-        let plan = &self.inner.plan;
-        Arc::clone(self.orders.entry((epoch, lane)).or_insert_with(|| Arc::new(plan.lane_order(epoch, lane))))
+    fn order(&mut self, epoch: u64, lane: u32) -> Result<Arc<LaneOrder>> {
+        if let Some(order) = self.orders.get(&(epoch, lane)) {
+            return Ok(Arc::clone(order));
+        }
+        let order = Arc::new(self.inner.plan.lane_order(0, epoch, lane)?);
+        self.orders.insert((epoch, lane), Arc::clone(&order));
+        Ok(order)
     }
 
     /// The step's samples by window; opens the windows that are not.
-    fn parts(&mut self, step: &Step) -> Vec<Part> {
+    fn parts(&mut self, step: &Step) -> Result<Vec<Part>> {
         let mut parts = Vec::with_capacity(step.runs.len());
         for run in &step.runs {
-            let order = self.order(step.epoch, run.lane);
+            let order = self.order(step.epoch, run.lane)?;
             let mut start = run.ordinals.start;
             for window in order.window_of(start)..order.windows() {
-                let end = order.window_range(window).end.min(run.ordinals.end);
-                if start >= end {
+                if start >= run.ordinals.end {
                     break;
+                }
+                let end = order.window_range(window).end.min(run.ordinals.end);
+                // A filter may leave nothing of a window.
+                if start >= end {
+                    continue;
                 }
                 let window = self.window((step.epoch, run.lane, window), &order);
                 parts.push(Part { window, ordinals: start..end });
                 start = end;
             }
         }
-        parts
+        Ok(parts)
     }
 
     fn window(&mut self, key: WindowKey, order: &Arc<LaneOrder>) -> Arc<Window> {
@@ -342,30 +355,25 @@ impl Driver {
     }
 
     /// The row groups of a window, with the bytes of their records.
-    fn blocks<'a>(
-        &'a self,
-        lane: u32,
-        index: usize,
-        order: &'a LaneOrder,
-    ) -> impl Iterator<Item = (BlockKey, u64)> + 'a {
+    fn blocks<'a>(&'a self, lane: u32, index: u64, order: &'a LaneOrder) -> impl Iterator<Item = (BlockKey, u64)> + 'a {
         let blocks = self.inner.plan.table().blocks(lane);
-        order.window_blocks(index).iter().filter_map(move |block| {
-            let rows = blocks.get(*block as usize)?.rows;
-            Some((BlockKey { lane, block: *block }, self.inner.record_bytes(rows)))
+        order.window_blocks(index).filter_map(move |block| {
+            let rows = blocks?.get(block)?.rows;
+            Some((BlockKey { lane, block }, self.inner.record_bytes(rows)))
         })
     }
 
     /// Opens windows of later steps, nearest first, while the budget has room for them; at most one epoch ahead, and
     /// looking at a bounded number of steps each time, so that no batch waits for the look-out.
-    fn read_ahead(&mut self, step: &Step) {
+    fn read_ahead(&mut self, step: &Step) -> Result<()> {
         for _ in 0..AHEAD_STEPS {
             while let Some(key) = self.pending.last().copied() {
                 let (epoch, lane, index) = key;
-                let order = self.order(epoch, lane);
+                let order = self.order(epoch, lane)?;
                 let over = (epoch, self.last_index(lane, index, &order)) < (step.epoch, step.range.start);
                 if !over && !self.open.contains_key(&key) {
                     if !self.inner.cache.has_room(self.blocks(lane, index, &order)) {
-                        return;
+                        return Ok(());
                     }
                     self.window(key, &order);
                 }
@@ -376,21 +384,22 @@ impl Driver {
                 self.ahead.itinerary = now;
             }
             if self.ahead.itinerary.epoch > step.epoch.saturating_add(1) {
-                return;
+                return Ok(());
             }
-            let Some(later) = self.ahead.next() else { return };
+            let Some(later) = self.ahead.next()? else { return Ok(()) };
             for run in later.runs.iter().rev() {
-                let order = self.order(later.epoch, run.lane);
+                let order = self.order(later.epoch, run.lane)?;
                 let (first, last) = (order.window_of(run.ordinals.start), order.window_of(run.ordinals.end - 1));
                 self.pending.extend((first..=last).rev().map(|window| (later.epoch, run.lane, window)));
             }
         }
+        Ok(())
     }
 
     /// Index in its epoch of the last sample of a window.
-    fn last_index(&self, lane: u32, index: usize, order: &LaneOrder) -> u64 {
+    fn last_index(&self, lane: u32, index: u64, order: &LaneOrder) -> u64 {
         let last = order.window_range(index).end.saturating_sub(1);
-        self.inner.plan.table().interleave().index(lane, last)
+        self.inner.plan.interleave().index(lane, last)
     }
 }
 
@@ -412,7 +421,7 @@ impl Job {
         let tensors = collate(&self.inner.layout, &self.inner.pool, &self.parts, self.slots)?;
         // A step that was not finished is done again as a whole, so the state moves with its last micro-batch.
         let index = if self.micro + 1 == self.micros { self.range.end } else { self.range.start };
-        let state = self.inner.plan.state(self.epoch, index);
+        let state = self.inner.plan.state(self.epoch, index)?;
         add_since(&self.inner.counters.collate, start);
         Ok(HostBatch {
             tensors,

@@ -3,8 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    batching::options::Batching,
+    curriculum::Curriculum,
     error::{Error, Result},
-    plan::{Shuffle, Tail},
+    mixture::MixOptions,
+    options::{Shuffle, Tail},
+    sampling::options::Sampling,
 };
 
 /// Version of the rules that turn an identity into an order. It changes when any order changes.
@@ -15,17 +19,32 @@ pub const PLAN_VERSION: u64 = 1;
 //
 // Fields are in byte order of their names: the serialised text is then canonical by construction, whatever features
 // serde_json is built with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanIdentity {
     /// How epochs are cut into steps.
-    pub batching: Batching,
+    pub batching: BatchingIdentity,
+    /// The order by difficulty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curriculum: Option<CurriculumIdentity>,
+    /// Conditions of the filter, each with the number that it came to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<String>,
     /// BLAKE3 of the shard set's manifest.
     pub manifest: String,
+    /// How sources are mixed, weights as coprime integers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mix: Option<MixOptions>,
+    /// The sources after the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_sources: Vec<SourceIdentity>,
     /// [`PLAN_VERSION`].
     pub plan_version: u64,
     /// Rows of the split.
     pub rows: u64,
+    /// Weighted or class-balanced draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
     /// Seed.
     pub seed: u64,
     /// Shuffling.
@@ -34,13 +53,46 @@ pub struct PlanIdentity {
     pub split: String,
 }
 
+/// A source after the first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceIdentity {
+    /// Conditions of the filter, each with the number that it came to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<String>,
+    /// BLAKE3 of the shard set's manifest.
+    pub manifest: String,
+    /// Rows of the split.
+    pub rows: u64,
+    /// Name of the split.
+    pub split: String,
+}
+
+/// An order by difficulty.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CurriculumIdentity {
+    /// BLAKE3 of the tables of levels that the pacing came to, for each source and epoch.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub levels: String,
+    /// The settings.
+    pub options: Curriculum,
+}
+
 /// The batching rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Batching {
+pub enum BatchingIdentity {
     /// A fixed number of samples a step; the number itself is not part of the identity.
     Fixed {
         /// What happens to the samples left over at the end.
+        tail: Tail,
+    },
+    /// Steps or bins made of windows of rows.
+    Windows {
+        /// The settings.
+        options: Batching,
+        /// What happens to the bins left over at the end.
         tail: Tail,
     },
 }
@@ -81,15 +133,23 @@ impl PlanIdentity {
     /// The fields in which `saved` differs from this plan, one line each; empty when there are none.
     #[must_use]
     pub fn differences(&self, saved: &Self) -> Vec<String> {
+        fn json(value: &impl Serialize) -> String {
+            serde_json::to_string(value).unwrap_or_else(|e| e.to_string())
+        }
+        let optional = |text: String| if text == "null" { "none".to_owned() } else { text };
         let as_text = |identity: &Self| {
-            let json = |value: serde_json::Result<String>| value.unwrap_or_else(|e| e.to_string());
             [
                 ("manifest", identity.manifest.clone()),
                 ("split", identity.split.clone()),
                 ("rows", identity.rows.to_string()),
                 ("seed", identity.seed.to_string()),
-                ("shuffle", json(serde_json::to_string(&identity.shuffle))),
-                ("batching", json(serde_json::to_string(&identity.batching))),
+                ("filters", json(&identity.filters)),
+                ("shuffle", json(&identity.shuffle)),
+                ("curriculum", optional(json(&identity.curriculum))),
+                ("sampling", optional(json(&identity.sampling))),
+                ("mix", optional(json(&identity.mix))),
+                ("more_sources", json(&identity.more_sources)),
+                ("batching", json(&identity.batching)),
                 ("plan_version", identity.plan_version.to_string()),
             ]
         };
@@ -108,10 +168,15 @@ pub(crate) mod tests {
 
     pub(crate) fn identity() -> PlanIdentity {
         PlanIdentity {
-            batching: Batching::Fixed { tail: Tail::Exact },
+            batching: BatchingIdentity::Fixed { tail: Tail::Exact },
+            curriculum: None,
+            filters: Vec::new(),
             manifest: "00".into(),
+            mix: None,
+            more_sources: Vec::new(),
             plan_version: PLAN_VERSION,
             rows: 10,
+            sampling: None,
             seed: 0,
             shuffle: Shuffle::ShardBlock { window_blocks: 2 },
             split: "train".into(),

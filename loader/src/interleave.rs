@@ -6,6 +6,8 @@
 //! `h_j + (t − T_j) div A_j` of lane number `(t − T_j) mod A_j`, where T_j is the sum of `min(length, h_j)`. The first
 //! rule is the second for such lanes, without the search.
 
+use std::ops::Range;
+
 /// Indices of an epoch ⟷ (lane, ordinal in the lane's order), a bijection for any lengths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interleave {
@@ -115,6 +117,12 @@ impl Interleave {
         }
     }
 
+    /// Samples of `lane` among the indices `range`, as ordinals of the lane's order.
+    #[must_use]
+    pub fn ordinals(&self, lane: u32, range: &Range<u64>) -> Range<u64> {
+        self.before(lane, range.start)..self.before(lane, range.end)
+    }
+
     /// The stretches of an epoch over which the same lanes take turns, at least one when there is a sample; even lanes
     /// are one.
     pub(crate) fn segments(&self) -> Vec<Segment> {
@@ -187,6 +195,7 @@ mod tests {
         for t in 0..=interleave.rows() + 2 {
             for (lane, count) in (0..).zip(&before) {
                 prop_assert_eq!(interleave.before(lane, t), *count, "lane {} before {}", lane, t);
+                prop_assert_eq!(interleave.ordinals(lane, &(t / 2..t)), interleave.before(lane, t / 2)..*count);
             }
             if let Some((lane, _)) = want.get(t as usize) {
                 before[*lane as usize] += 1;

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     batches::{Batches, Itinerary},
+    batching::options::Batching,
     block_cache::BlockCache,
     buffer_pool::BufferPool,
     error::{Error, Result},
@@ -79,13 +80,13 @@ pub(crate) struct Inner {
 }
 
 impl DataLoader {
-    /// A loader over `shards`. Nothing is read before an iteration begins. Reading and decoding run on `runtime`, which
+    /// A loader over `shards`. Of the shards nothing is read before an iteration begins. Reading and decoding run on `runtime`, which
     /// must be running (a current-thread runtime is not, while its thread is elsewhere) and outlive the iterations.
     ///
     /// # Errors
     /// [`Error::Usage`] for a setting, column or split that can't be, [`Error::Memory`] when `memory_bytes` is too
     /// small for the shuffling that was asked for.
-    pub fn new(shards: ShardSet, options: LoaderOptions, runtime: Handle) -> Result<Self> {
+    pub async fn open(shards: ShardSet, options: LoaderOptions, runtime: Handle) -> Result<Self> {
         for (name, value) in [
             ("micro_batch", options.micro_batch.unwrap_or(1)),
             ("prefetch_batches", options.prefetch_batches),
@@ -96,14 +97,20 @@ impl DataLoader {
                 return Err(Error::usage(format!("{name} is 0"), "give 1 or more, or leave it out"));
             }
         }
-        let plan = Plan::new(&shards, options.plan.clone())?;
+        if options.plan.batching != Batching::Fixed || options.plan.mix.is_some() {
+            return Err(Error::usage(
+                "batches are read in steps of a fixed number of samples, of one source",
+                "leave batching and mix out; the plan command shows such plans",
+            ));
+        }
+        let plan = Plan::open(&shards, options.plan.clone()).await?;
         let schema = &shards.manifest().schema;
         let layout = Arc::new(RecordLayout::new(&options.batch, schema, shards.layout().resampled)?);
-        let rule = SliceRule::new(plan.table(), &options.world);
+        let rule = SliceRule::new(&plan, &options.world);
         let needs = Needs::of(&plan, &rule, &layout, &options);
         let blocks = needs.check(&options)?;
         let counters = Arc::new(Counters::default());
-        let table = Arc::new(plan.table().clone());
+        let table = Arc::clone(plan.table());
         let reader = Arc::new(RowGroupReader::new(
             shards,
             table,
@@ -140,7 +147,7 @@ impl DataLoader {
     /// # Errors
     /// As [`DataLoader::run`]; the beginning of an epoch is always a state of the loader's own plan.
     pub fn epoch(&self, epoch: u64) -> Result<Batches> {
-        self.run(&self.0.plan.state(epoch, 0), epoch.saturating_add(1))
+        self.run(&self.0.plan.state(epoch, 0)?, epoch.saturating_add(1))
     }
 
     /// The batches from `state` to the end of its epoch.
@@ -156,12 +163,8 @@ impl DataLoader {
     /// # Errors
     /// As [`DataLoader::resume`].
     pub fn run(&self, state: &State, until_epoch: u64) -> Result<Batches> {
-        state.check(self.0.plan.identity(), self.0.plan.fingerprint())?;
-        Ok(self.batches(Itinerary { epoch: state.epoch, index: state.index, until: until_epoch }))
-    }
-
-    fn batches(&self, itinerary: Itinerary) -> Batches {
-        Batches::start(Arc::clone(&self.0), itinerary)
+        state.check(&self.0.plan)?;
+        Batches::start(Arc::clone(&self.0), Itinerary { epoch: state.epoch, index: state.index, until: until_epoch })
     }
 }
 
@@ -206,10 +209,10 @@ impl Needs {
     fn of(plan: &Plan, rule: &SliceRule, layout: &RecordLayout, options: &LoaderOptions) -> Self {
         let table = plan.table();
         let open = open_windows(plan, rule, layout.stride as u64);
-        let part = largest_part(options, options.plan.global_batch.min(plan.rows()));
+        let part = largest_part(options, options.plan.global_batch.min(plan.samples(0)));
         let slots = options.micro_batch.map_or(part, |micro| part.min(micro as u64)).max(1);
         let queued = (options.prefetch_batches + options.threads + 1) as u64;
-        let blocks = || open.lanes.iter().flat_map(|lane| table.blocks(*lane));
+        let blocks = || open.lanes.iter().filter_map(|lane| table.blocks(*lane)).flat_map(|blocks| blocks.iter());
         let count = blocks().count() as u64;
         let stored = blocks().map(|b| b.stored_bytes).max().unwrap_or(0);
         let decoded = blocks().map(|b| b.decoded_bytes).max().unwrap_or(0);

@@ -49,7 +49,7 @@ pub struct EpochMeasurement {
 pub async fn measure(loader: &DataLoader, epochs: Range<u64>) -> Result<Measurement> {
     let start = Instant::now();
     let before = loader.metrics();
-    let mut batches = loader.run(&loader.plan().state(epochs.start, 0), epochs.end)?;
+    let mut batches = loader.run(&loader.plan().state(epochs.start, 0)?, epochs.end)?;
     let (mut rows, mut count, mut bytes, mut first) = (0, 0, 0, None);
     let mut measured: Vec<EpochMeasurement> = Vec::new();
     let mut epoch_start = start;

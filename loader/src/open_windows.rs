@@ -5,12 +5,7 @@ use std::{
     ops::Range,
 };
 
-use crate::{
-    lane_table::LaneTable,
-    order::table_bytes,
-    plan::{Plan, Shuffle},
-    slice::SliceRule,
-};
+use crate::{lane_table::LaneTable, order::table_bytes, plan::Plan, slice::SliceRule, source::WindowKind};
 
 /// Steps of an epoch that are looked at to see which lanes a rank reads. Parts of batches that begin at the same lane
 /// of a segment are alike, so as many steps as it has lanes show every kind there is; sets of thousands of lanes are
@@ -30,9 +25,9 @@ pub(crate) struct OpenWindows {
 
 /// The windows of a rank whose parts of batches are those of `rule`, with records of `stride` bytes.
 pub(crate) fn open_windows(plan: &Plan, rule: &SliceRule, stride: u64) -> OpenWindows {
-    let (table, shuffle) = (plan.table(), plan.options().shuffle);
+    let (table, kind) = (plan.table(), plan.window_kind());
     let (phases, runs) = phases(plan, rule);
-    let window_rows = (0..table.lanes()).map(|lane| windows(table, lane, shuffle).first().copied().unwrap_or(0)).max();
+    let window_rows = (0..table.lanes()).map(|lane| windows(table, lane, kind).first().copied().unwrap_or(0)).max();
     let window_rows = window_rows.unwrap_or(0);
     // Phases in which each lane is read, among those that may have windows open together, and each lane's bytes.
     let mut open: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
@@ -40,7 +35,7 @@ pub(crate) fn open_windows(plan: &Plan, rule: &SliceRule, stride: u64) -> OpenWi
     for phase in &phases {
         for lane in &phase.lanes {
             let run = runs.get(lane).copied().unwrap_or_default();
-            let new = || (0, open_bytes(table, *lane, shuffle, run, stride));
+            let new = || (0, open_bytes(table, *lane, kind, run, stride));
             let (uses, of_lane) = open.entry(*lane).or_insert_with(new);
             *uses += 1;
             if *uses == 1 {
@@ -92,20 +87,21 @@ impl Phase {
 
 /// The phases of an epoch, and what parts of batches have of each lane that is read.
 fn phases(plan: &Plan, rule: &SliceRule) -> (Vec<Phase>, BTreeMap<u32, Runs>) {
-    let (table, global_batch) = (plan.table(), plan.options().global_batch);
-    let segments = table.interleave().segments();
+    let global_batch = plan.options().global_batch;
+    let interleave = plan.interleave();
+    let segments = interleave.segments();
     let most = (STEPS / (segments.len() as u64).max(1)).max(2);
     let mut phases = Vec::with_capacity(segments.len());
     let mut runs: BTreeMap<u32, Runs> = BTreeMap::new();
     for (at, segment) in segments.iter().enumerate() {
-        let (end, after) = segments.get(at + 1).map_or((plan.rows(), u64::MAX), |next| (next.start, next.before));
+        let (end, after) = segments.get(at + 1).map_or((interleave.rows(), u64::MAX), |next| (next.start, next.before));
         let mut lanes = BTreeSet::new();
         let mut look = |range: &Range<u64>, most: u64| {
-            for run in rule.slice(table, range) {
+            for run in rule.slice(plan, 0, range) {
                 lanes.insert(run.lane);
                 let of_lane = runs.entry(run.lane).or_default();
                 of_lane.longest = of_lane.longest.max(run.rows().min(most));
-                of_lane.skips |= run.ordinals.start > table.interleave().before(run.lane, range.start);
+                of_lane.skips |= run.ordinals.start > interleave.before(run.lane, range.start);
             }
         };
         if rule.is_local() {
@@ -117,12 +113,13 @@ fn phases(plan: &Plan, rule: &SliceRule) -> (Vec<Phase>, BTreeMap<u32, Runs>) {
                 if index >= end {
                     break;
                 }
-                let batch = plan.batch_at(index);
+                let batch = index..index.saturating_add(global_batch).min(plan.samples(0));
                 index = batch.end;
                 look(&batch, u64::MAX);
             }
             if let Some(last) = end.checked_sub(1) {
-                look(&plan.batch_at(last - last % global_batch), u64::MAX);
+                let start = last - last % global_batch;
+                look(&(start..start.saturating_add(global_batch).min(plan.samples(0))), u64::MAX);
             }
         }
         let lanes = lanes.into_iter().collect();
@@ -132,62 +129,71 @@ fn phases(plan: &Plan, rule: &SliceRule) -> (Vec<Phase>, BTreeMap<u32, Runs>) {
 }
 
 /// Bytes of the permutation table of a window.
-fn of_table(shuffle: Shuffle, rows: u64) -> u64 {
-    if shuffle == Shuffle::None { 0 } else { table_bytes(rows) }
+fn of_table(kind: WindowKind, rows: u64) -> u64 {
+    match kind {
+        WindowKind::Stored => 0,
+        WindowKind::Blocks(_) | WindowKind::Lane => table_bytes(rows),
+        WindowKind::List => rows.saturating_mul(4),
+    }
 }
 
-/// Rows of a lane's windows, as if the largest row groups met in one, largest first.
-fn windows(table: &LaneTable, lane: u32, shuffle: Shuffle) -> Vec<u64> {
-    let mut rows: Vec<u64> = table.blocks(lane).iter().map(|b| b.rows).collect();
-    rows.sort_unstable_by(|a, b| b.cmp(a));
-    let window_blocks = match shuffle {
-        Shuffle::None => 1,
-        Shuffle::ShardBlock { window_blocks } => window_blocks.max(1) as usize,
-        Shuffle::Global => rows.len().max(1),
+/// Stored rows of a lane's windows, as if the largest row groups met in one, largest first.
+fn windows(table: &LaneTable, lane: u32, kind: WindowKind) -> Vec<u64> {
+    let Some(blocks) = table.blocks(lane) else { return Vec::new() };
+    let window_blocks = match kind {
+        WindowKind::Stored => 1,
+        WindowKind::Blocks(window_blocks) => usize::try_from(window_blocks).unwrap_or(usize::MAX),
+        WindowKind::Lane | WindowKind::List => return vec![blocks.rows()],
     };
-    rows.chunks(window_blocks).map(|window| window.iter().fold(0, |sum: u64, rows| sum.saturating_add(*rows))).collect()
+    let rows = blocks.largest_first();
+    rows.chunks(window_blocks.max(1))
+        .map(|window| window.iter().fold(0, |sum: u64, rows| sum.saturating_add(*rows)))
+        .collect()
 }
 
 /// Bytes of the windows of a lane that may be open at once: the two that a batch reaches from and into, whole ones
 /// between them, which have no more rows than the part takes of the lane, and where other ranks take samples in between
 /// the one that the last batch reached into.
-fn open_bytes(table: &LaneTable, lane: u32, shuffle: Shuffle, runs: Runs, stride: u64) -> u64 {
-    let windows = windows(table, lane, shuffle);
+fn open_bytes(table: &LaneTable, lane: u32, kind: WindowKind, runs: Runs, stride: u64) -> u64 {
+    let windows = windows(table, lane, kind);
     let (ends, others) = windows.split_at(windows.len().min(2 + usize::from(runs.skips)));
     let between = others.iter().fold(0_u64, |sum, rows| sum.saturating_add(*rows)).min(runs.longest);
-    let of_ends = |rows: &u64| rows.saturating_mul(stride).saturating_add(of_table(shuffle, *rows));
+    let of_ends = |rows: &u64| rows.saturating_mul(stride).saturating_add(of_table(kind, *rows));
     ends.iter().map(of_ends).fold(between.saturating_mul(stride + table_bytes(1)), u64::saturating_add)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{plan::PlanOptions, world::World};
+    use crate::{
+        plan::{PlanOptions, Shuffle, tests::plan_of},
+        world::World,
+    };
     use proptest::prelude::*;
-    use std::{collections::BTreeSet, sync::Arc};
+    use std::collections::BTreeSet;
 
     const STRIDE: u64 = 8;
 
     /// The most windows that are open at once, found by walking the epoch as an iteration does.
     fn walked(plan: &Plan, rule: &SliceRule) -> (u64, usize) {
-        let (table, shuffle) = (plan.table(), plan.options().shuffle);
-        let orders: Vec<_> = (0..table.lanes()).map(|lane| plan.lane_order(0, lane)).collect();
-        let mut open: BTreeSet<(u32, usize)> = BTreeSet::new();
+        let (table, kind) = (plan.table(), plan.window_kind());
+        let orders: Vec<_> = (0..table.lanes()).map(|lane| plan.lane_order(0, 0, lane).unwrap()).collect();
+        let mut open: BTreeSet<(u32, u64)> = BTreeSet::new();
         let (mut most, mut lanes) = (0, 0);
-        for step in 0..plan.steps() {
-            let batch = plan.batch_at(step * plan.options().global_batch);
+        for step in 0..plan.steps(0).unwrap() {
+            let batch = plan.batch_at(0, step * plan.options().global_batch).unwrap();
             open.retain(|(lane, window)| {
                 let last = orders[*lane as usize].window_range(*window).end - 1;
                 table.interleave().index(*lane, last) >= batch.start
             });
-            for run in rule.slice(table, &batch) {
+            for run in rule.slice(plan, 0, &batch) {
                 let order = &orders[run.lane as usize];
                 open.extend(run.ordinals.map(|ordinal| (run.lane, order.window_of(ordinal))));
             }
             let bytes = open.iter().map(|(lane, window)| {
                 let range = orders[*lane as usize].window_range(*window);
                 let rows = range.end - range.start;
-                rows * STRIDE + of_table(shuffle, rows)
+                rows * STRIDE + of_table(kind, rows)
             });
             most = most.max(bytes.sum());
             lanes = lanes.max(open.iter().map(|o| o.0).collect::<BTreeSet<_>>().len());
@@ -204,9 +210,9 @@ mod tests {
             let shuffle = if window_blocks == 0 { Shuffle::None } else { Shuffle::ShardBlock { window_blocks } };
             let table = LaneTable::simulated_lanes(&lengths, nodes, 0, block).unwrap();
             let options = PlanOptions { shuffle, ..PlanOptions::new("train", batch) };
-            let plan = Plan::over(Arc::new(table), "00", options).unwrap();
+            let plan = plan_of(table, options);
             for rank in 0..world_size {
-                let rule = SliceRule::new(plan.table(), &World::new(rank, world_size, 1).unwrap());
+                let rule = SliceRule::new(&plan, &World::new(rank, world_size, 1).unwrap());
                 let foreseen = open_windows(&plan, &rule, STRIDE);
                 let (bytes, lanes) = walked(&plan, &rule);
                 prop_assert!(bytes <= foreseen.bytes && lanes <= foreseen.lanes_at_once, "{bytes} {lanes} {foreseen:?}");
@@ -218,9 +224,9 @@ mod tests {
     fn lanes_read_one_after_another_are_not_added_up() {
         // Nodes of 1000, 2000 and 3000 rows a lane: the last third of the epoch has lanes of one node only.
         let lengths: Vec<u64> = (0..24).map(|lane| 1000 * (1 + lane % 3)).collect();
-        let table = Arc::new(LaneTable::simulated_lanes(&lengths, 3, 0, 10).unwrap());
-        let plan = Plan::over(table, "00", PlanOptions::new("train", 96)).unwrap();
-        let rule = SliceRule::new(plan.table(), &World::new(0, 3, 1).unwrap());
+        let table = LaneTable::simulated_lanes(&lengths, 3, 0, 10).unwrap();
+        let plan = plan_of(table, PlanOptions::new("train", 96));
+        let rule = SliceRule::new(&plan, &World::new(0, 3, 1).unwrap());
         let foreseen = open_windows(&plan, &rule, STRIDE);
         assert!(foreseen.lanes_at_once < foreseen.lanes.len(), "{foreseen:?}");
     }

@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockKey {
     pub(crate) lane: u32,
-    pub(crate) block: u32,
+    pub(crate) block: u64,
 }
 
 /// Reads row groups of one split.
@@ -61,7 +61,7 @@ impl RowGroupReader {
     /// value is refused.
     pub(crate) async fn load(self: Arc<Self>, key: BlockKey) -> Result<Arc<Records>> {
         let missing = || Error::internal(format!("lane {} has no row group {}", key.lane, key.block));
-        let block = *self.table.blocks(key.lane).get(key.block as usize).ok_or_else(missing)?;
+        let block = self.table.blocks(key.lane).and_then(|blocks| blocks.get(key.block)).ok_or_else(missing)?;
         let files = self.shards.lane_files(self.table.split(), key.lane);
         let entry = files.get(block.file as usize).ok_or_else(missing)?;
         let group = entry.row_groups.get(block.row_group as usize).ok_or_else(missing)?.clone();

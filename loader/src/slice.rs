@@ -7,11 +7,19 @@
 
 use std::ops::Range;
 
-use crate::{lane_table::LaneTable, world::World};
+use crate::{
+    batching::deal::LocalDeal,
+    plan::{PassRange, Plan},
+    world::World,
+};
 
 /// Consecutive samples of a lane's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneRun {
+    /// The source.
+    pub source: u32,
+    /// The pass over it.
+    pub pass: u64,
     /// The lane.
     pub lane: u32,
     /// Ordinals in the lane's order; not empty.
@@ -26,40 +34,67 @@ impl LaneRun {
     }
 }
 
-/// How a world cuts global batches.
+/// How a rank's world cuts global batches.
 #[derive(Debug, Clone)]
 pub struct SliceRule {
-    lanes: u32,
+    rank: u32,
+    world_size: u32,
     rule: Rule,
+    /// Of micro-batches, where steps are made of them.
+    deal: Option<LocalDeal>,
 }
 
 #[derive(Debug, Clone)]
 enum Rule {
-    /// `t mod world_size = residue`.
-    Residue { residue: u32, world_size: u32 },
-    /// Part `rank` of `world_size` of the lanes in this order.
-    Contiguous { order: Vec<u32>, rank: u32, world_size: u32 },
+    /// `t mod world_size = residue`: these lanes of the only source.
+    Residue { lanes: Vec<u32> },
+    /// Part `rank` of `world_size` of the (source, lane) in this order.
+    Contiguous { order: Vec<(u32, u32)> },
 }
 
 impl SliceRule {
-    /// The rule of `world` on the lanes of `table`.
+    /// The rule of `world` on the lanes of `plan`.
     #[must_use]
-    pub fn new(table: &LaneTable, world: &World) -> Self {
-        let (lanes, world_size) = (table.lanes(), world.world_size());
-        let rule = if table.interleave().is_even() && lanes.is_multiple_of(world_size) {
-            // Lane v is node (v + first_node) mod N's. With M machines of g ranks, W = M·g, this residue keeps machine m
-            // on lanes with (v + first_node) mod M = m: its own node's when M = N, those of nodes ≡ m when M divides N.
-            let machines = world.machines();
-            let machine = (world.machine() + machines - table.first_node() % machines) % machines;
-            Rule::Residue { residue: world.local_rank() * machines + machine, world_size }
-        } else {
-            // Where there are fewer machines than nodes, machine m stands for nodes ≡ m, as above.
-            let machines = world.machines();
-            let mut order: Vec<u32> = (0..lanes).collect();
-            order.sort_by_key(|lane| (table.node_of(*lane) % machines, table.node_of(*lane), *lane));
-            Rule::Contiguous { order, rank: world.rank(), world_size }
+    pub fn new(plan: &Plan, world: &World) -> Self {
+        let (rank, world_size, machines) = (world.rank(), world.world_size(), world.machines());
+        let rule = match plan.sources() {
+            [one] if one.interleave.is_even() && one.table.lanes().is_multiple_of(world_size) => {
+                // Lane v is node (v + first_node) mod N's. With M machines of g ranks, W = M·g, this residue keeps machine
+                // m on lanes with (v + first_node) mod M = m: its own node's when M = N, those of nodes ≡ m when M divides
+                // N.
+                let machine = (world.machine() + machines - one.table.first_node() % machines) % machines;
+                let residue = world.local_rank() * machines + machine;
+                Rule::Residue { lanes: (residue..one.table.lanes()).step_by(world_size as usize).collect() }
+            }
+            sources => {
+                // Where there are fewer machines than nodes, machine m stands for nodes ≡ m, as above.
+                let mut order: Vec<(u32, u32, u32, u32)> = Vec::new();
+                for (source, planned) in (0..).zip(sources) {
+                    let nodes = (0..planned.table.lanes()).map(|lane| (lane, planned.table.node_of(lane)));
+                    order.extend(nodes.map(|(lane, node)| (node % machines, node, source, lane)));
+                }
+                order.sort_unstable();
+                Rule::Contiguous { order: order.into_iter().map(|(_, _, source, lane)| (source, lane)).collect() }
+            }
         };
-        Self { lanes, rule }
+        let deal = plan
+            .window_rule()
+            .filter(|rule| rule.per_group() > 0)
+            .and_then(|rule| LocalDeal::new(rule.groups(), rule.per_group(), machines, world.local_world_size()));
+        Self { rank, world_size, rule, deal }
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub(crate) fn deal(&self) -> Option<&LocalDeal> {
+        self.deal.as_ref()
+    }
+
+    /// The rank's part of `count` things in a row.
+    pub(crate) fn contiguous(&self, count: u64) -> Range<u64> {
+        cut(count, self.rank, self.world_size)
     }
 
     /// Whether every rank reads lanes of its own only.
@@ -70,33 +105,48 @@ impl SliceRule {
 
     /// The rank's part of the epoch indices `batch`, in (lane, t) order of the rule.
     #[must_use]
-    pub fn slice(&self, table: &LaneTable, batch: &Range<u64>) -> Vec<LaneRun> {
+    pub fn slice(&self, plan: &Plan, epoch: u64, batch: &Range<u64>) -> Vec<LaneRun> {
+        let passes = plan.passes(epoch, batch);
         match &self.rule {
-            Rule::Residue { residue, world_size } => (*residue..self.lanes)
-                .step_by(*world_size as usize)
-                .map(|lane| LaneRun { lane, ordinals: table.ordinals(lane, batch) })
-                .filter(|run| !run.ordinals.is_empty())
-                .collect(),
-            Rule::Contiguous { order, rank, world_size } => {
+            Rule::Residue { lanes } => {
+                let runs = lanes.iter().flat_map(|lane| runs(plan, &passes, 0, *lane));
+                runs.collect()
+            }
+            Rule::Contiguous { order } => {
                 let samples = batch.end.saturating_sub(batch.start);
-                let mut part = cut(samples, *rank, *world_size);
-                let mut runs = Vec::new();
-                for lane in order {
-                    let ordinals = table.ordinals(*lane, batch);
-                    let length = ordinals.end - ordinals.start;
-                    let (start, end) = (part.start.min(length), part.end.min(length));
-                    if start < end {
-                        runs.push(LaneRun { lane: *lane, ordinals: ordinals.start + start..ordinals.start + end });
+                let mut part = cut(samples, self.rank, self.world_size);
+                let mut taken = Vec::new();
+                for (source, lane) in order {
+                    for run in runs(plan, &passes, *source, *lane) {
+                        let (start, end) = (part.start.min(run.rows()), part.end.min(run.rows()));
+                        part = part.start - start..part.end - end;
+                        if start < end {
+                            let first = run.ordinals.start;
+                            taken.push(LaneRun { ordinals: first + start..first + end, ..run });
+                        }
                     }
-                    part = part.start - start..part.end - end;
                     if part.end == 0 {
                         break;
                     }
                 }
-                runs
+                taken
             }
         }
     }
+}
+
+/// What `passes` take of a lane.
+fn runs<'a>(
+    plan: &'a Plan,
+    passes: &'a [PassRange],
+    source: u32,
+    lane: u32,
+) -> impl Iterator<Item = LaneRun> + use<'a> {
+    let interleave = plan.sources().get(source as usize).map(|s| &s.interleave);
+    passes.iter().filter(move |p| p.source == source).filter_map(move |p| {
+        let ordinals = interleave?.ordinals(lane, &p.range);
+        (!ordinals.is_empty()).then_some(LaneRun { source, pass: p.pass, lane, ordinals })
+    })
 }
 
 /// Part `part` of `parts` of `[0, samples)`: contiguous, and as equal as can be.
@@ -108,10 +158,19 @@ fn cut(samples: u64, part: u32, parts: u32) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        lane_table::LaneTable,
+        plan::{PlanOptions, tests::plan_of},
+    };
     use proptest::prelude::*;
 
-    fn indices(table: &LaneTable, runs: &[LaneRun]) -> Vec<u64> {
-        runs.iter().flat_map(|run| run.ordinals.clone().map(move |o| table.interleave().index(run.lane, o))).collect()
+    fn indices(plan: &Plan, runs: &[LaneRun]) -> Vec<u64> {
+        let interleave = plan.table().interleave();
+        runs.iter().flat_map(|run| run.ordinals.clone().map(move |o| interleave.index(run.lane, o))).collect()
+    }
+
+    fn over(table: LaneTable) -> Plan {
+        plan_of(table, PlanOptions::new("train", 1))
     }
 
     /// Even and other lanes, as many as there are nodes or more, some of them empty.
@@ -131,6 +190,7 @@ mod tests {
             table in tables(), machines in 1_u32..5, local in 1_u32..5, batch in 1_u64..130,
         ) {
             let rows = table.rows();
+            let plan = over(table);
             let world_size = machines * local;
             for start in (0..rows).step_by(batch as usize) {
                 let range = start..(start + batch).min(rows);
@@ -138,10 +198,10 @@ mod tests {
                 let mut sizes = Vec::new();
                 for rank in 0..world_size {
                     let world = World::new(rank, world_size, local).unwrap();
-                    let runs = SliceRule::new(&table, &world).slice(&table, &range);
+                    let runs = SliceRule::new(&plan, &world).slice(&plan, 0, &range);
                     prop_assert!(runs.iter().all(|r| r.rows() > 0));
                     sizes.push(runs.iter().map(LaneRun::rows).sum::<u64>());
-                    all.extend(indices(&table, &runs));
+                    all.extend(indices(&plan, &runs));
                 }
                 all.sort_unstable();
                 prop_assert_eq!(all, range.collect::<Vec<_>>());
@@ -152,13 +212,13 @@ mod tests {
         #[test]
         fn a_rank_reads_lanes_of_its_own_node(nodes in 1_u32..6, local in 1_u32..5, times in 1_u32..4, first in 0_u32..6) {
             let world_size = nodes * local;
-            let table = LaneTable::simulated(1000, world_size * times, nodes, first % nodes, 10).unwrap();
+            let plan = over(LaneTable::simulated(1000, world_size * times, nodes, first % nodes, 10).unwrap());
             for rank in 0..world_size {
                 let world = World::new(rank, world_size, local).unwrap();
-                let rule = SliceRule::new(&table, &world);
+                let rule = SliceRule::new(&plan, &world);
                 prop_assert!(rule.is_local());
-                for run in rule.slice(&table, &(0..1000)) {
-                    prop_assert_eq!(table.node_of(run.lane), world.machine());
+                for run in rule.slice(&plan, 0, &(0..1000)) {
+                    prop_assert_eq!(plan.table().node_of(run.lane), world.machine());
                 }
             }
         }
@@ -168,13 +228,14 @@ mod tests {
     fn a_machine_reads_mostly_its_own_node_where_lanes_are_uneven() {
         // Three nodes of eight lanes whose groups made them differ by a tenth.
         let lengths: Vec<u64> = (0..24).map(|lane| 300 - 15 * (lane % 3)).collect();
-        let table = LaneTable::simulated_lanes(&lengths, 3, 2, 10).unwrap();
+        let plan = over(LaneTable::simulated_lanes(&lengths, 3, 2, 10).unwrap());
+        let table = plan.table();
         for machine in 0..3 {
-            let rule = SliceRule::new(&table, &World::new(machine, 3, 1).unwrap());
+            let rule = SliceRule::new(&plan, &World::new(machine, 3, 1).unwrap());
             assert!(!rule.is_local());
             let (mut own, mut all) = (0, 0);
             for start in (0..table.rows()).step_by(96) {
-                for run in rule.slice(&table, &(start..(start + 96).min(table.rows()))) {
+                for run in rule.slice(&plan, 0, &(start..(start + 96).min(table.rows()))) {
                     all += run.rows();
                     own += if table.node_of(run.lane) == machine { run.rows() } else { 0 };
                 }
@@ -185,11 +246,11 @@ mod tests {
 
     #[test]
     fn half_as_many_machines_read_the_nodes_they_stand_for() {
-        let table = LaneTable::simulated(1000, 16, 4, 3, 10).unwrap();
+        let plan = over(LaneTable::simulated(1000, 16, 4, 3, 10).unwrap());
         for rank in 0..4 {
             let world = World::new(rank, 4, 2).unwrap();
-            for run in SliceRule::new(&table, &world).slice(&table, &(0..1000)) {
-                assert_eq!(table.node_of(run.lane) % 2, world.machine());
+            for run in SliceRule::new(&plan, &world).slice(&plan, 0, &(0..1000)) {
+                assert_eq!(plan.table().node_of(run.lane) % 2, world.machine());
             }
         }
     }

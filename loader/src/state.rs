@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    fingerprint::{Fingerprint, PlanIdentity},
+    fingerprint::PlanIdentity,
+    plan::Plan,
 };
 
 /// Version of the saved form.
@@ -12,7 +13,7 @@ pub const STATE_VERSION: u64 = 1;
 
 /// A position in a plan. Each batch carries the state *after it*, so that a state never runs ahead with what was
 /// prefetched. After the last step of an epoch it is the beginning of the next one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// [`STATE_VERSION`] of the writer.
@@ -21,7 +22,7 @@ pub struct State {
     pub fingerprint: String,
     /// Epoch, from 0.
     pub epoch: u64,
-    /// Samples of the epoch that all ranks together have consumed.
+    /// Samples of the epoch that all ranks together have consumed; bins where rows are packed, steps with a token budget.
     pub index: u64,
     /// The plan's identity, so that a refusal can say what differs.
     pub plan: PlanIdentity,
@@ -59,11 +60,12 @@ impl State {
         serde_json::from_str(text).map_err(unreadable)
     }
 
-    /// Refuses a state of another plan than (`identity`, `fingerprint`), or one that lies past the end of its epoch.
+    /// Refuses a state of another plan, or one that lies past the end of its epoch.
     ///
     /// # Errors
     /// [`Error::OtherPlan`] with the list of differences, [`Error::State`].
-    pub fn check(&self, identity: &PlanIdentity, fingerprint: &Fingerprint) -> Result<()> {
+    pub fn check(&self, plan: &Plan) -> Result<()> {
+        let (identity, fingerprint) = (plan.identity(), plan.fingerprint());
         let differences = identity.differences(&self.plan);
         if !differences.is_empty() {
             return Err(Error::OtherPlan { differences });
@@ -74,9 +76,10 @@ impl State {
                 help: "it was edited or damaged: use an older checkpoint".into(),
             });
         }
-        if self.index > identity.rows {
+        let units = plan.units(self.epoch)?;
+        if self.index > units {
             return Err(Error::State {
-                what: format!("it is at sample {} of an epoch of {}", self.index, identity.rows),
+                what: format!("it is at {} of an epoch of {units}", self.index),
                 help: "it was edited or damaged: use an older checkpoint".into(),
             });
         }
@@ -87,7 +90,10 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fingerprint::tests::identity;
+    use crate::{
+        fingerprint::{Fingerprint, tests::identity},
+        plan::{PlanOptions, tests::plan},
+    };
 
     fn state() -> State {
         let fingerprint = Fingerprint::of(&identity()).unwrap().to_string();
@@ -109,15 +115,16 @@ mod tests {
 
     #[test]
     fn another_plan_is_refused_with_its_differences() {
-        let fingerprint = Fingerprint::of(&identity()).unwrap();
-        state().check(&identity(), &fingerprint).unwrap();
-        let mut other = state();
+        let plan = plan(10, 2, 1, 5, PlanOptions::new("train", 4));
+        let state = plan.state(3, 4).unwrap();
+        state.check(&plan).unwrap();
+        let mut other = state.clone();
         other.plan.seed = 9;
-        let error = other.check(&identity(), &fingerprint).unwrap_err().to_string();
+        let error = other.check(&plan).unwrap_err().to_string();
         assert!(error.contains("seed: the state has 9, this run has 0"), "{error}");
-        let damaged = State { fingerprint: "ab".into(), ..state() };
-        assert!(matches!(damaged.check(&identity(), &fingerprint), Err(Error::State { .. })));
-        let past = State { index: 11, ..state() };
-        assert!(matches!(past.check(&identity(), &fingerprint), Err(Error::State { .. })));
+        let damaged = State { fingerprint: "ab".into(), ..state.clone() };
+        assert!(matches!(damaged.check(&plan), Err(Error::State { .. })));
+        let past = State { index: 11, ..state };
+        assert!(matches!(past.check(&plan), Err(Error::State { .. })));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 /// A window whose row groups are pinned. They stay so until the last clone of its `Arc` is gone.
 pub(crate) struct Window {
     lane_order: Arc<LaneOrder>,
-    index: usize,
+    index: u64,
     /// Made by the first thread that collates from it.
     order: OnceLock<WindowOrder>,
     pins: Vec<Pin>,
@@ -24,7 +24,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// `pins` are those of the window's blocks, in their order.
-    pub(crate) fn new(lane_order: Arc<LaneOrder>, index: usize, pins: Vec<Pin>) -> Self {
+    pub(crate) fn new(lane_order: Arc<LaneOrder>, index: u64, pins: Vec<Pin>) -> Self {
         Self { lane_order, index, order: OnceLock::new(), pins, records: OnceLock::new() }
     }
 

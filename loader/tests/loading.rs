@@ -28,7 +28,10 @@ async fn ids(loader: &DataLoader, epoch: u64) -> Vec<i64> {
 
 fn planned(loader: &DataLoader, epoch: u64) -> HashSet<i64> {
     let mut order = loader.plan().epoch(epoch);
-    (0..loader.plan().rows()).map(|t| order.sample(t).unwrap()).map(|s| id_at(SMALL, 0, s.lane, s.position)).collect()
+    (0..loader.plan().samples(epoch))
+        .map(|t| order.sample(t).unwrap().unwrap())
+        .map(|s| id_at(SMALL, 0, s.lane, s.position))
+        .collect()
 }
 
 #[tokio::test]
@@ -43,7 +46,7 @@ async fn every_world_delivers_each_step_of_the_plan() {
                 let mut options = options(&set, 20).await;
                 options.plan.shuffle = shuffle;
                 options.world = World::new(rank, world_size, local).unwrap();
-                let loader = loader(&set, options);
+                let loader = loader(&set, options).await;
                 let mut batches = loader.epoch(2).unwrap();
                 let mut count = 0;
                 while let Some(batch) = batches.next().await.unwrap() {
@@ -61,7 +64,7 @@ async fn every_world_delivers_each_step_of_the_plan() {
             let mut order = plan.plan().epoch(2);
             for (start, got) in steps {
                 let want: HashSet<i64> = (start..(start + 20).min(103))
-                    .map(|t| order.sample(t).unwrap())
+                    .map(|t| order.sample(t).unwrap().unwrap())
                     .map(|s| id_at(SMALL, 0, s.lane, s.position))
                     .collect();
                 assert_eq!(got, want, "{shuffle:?}, {world_size} ranks, step at {start}");
@@ -113,7 +116,7 @@ async fn values_are_those_of_the_rows_and_fillers_are_masked() {
                 options.plan.tail = tail;
                 options.micro_batch = micro_batch;
                 options.world = World::new(rank, world_size, 1).unwrap();
-                let loader = loader(&set, options);
+                let loader = loader(&set, options).await;
                 let mut batches = loader.epoch(0).unwrap();
                 let mut sequence = Vec::new();
                 while let Some(batch) = batches.next().await.unwrap() {
@@ -140,8 +143,9 @@ async fn stopping_anywhere_and_resuming_gives_the_same_rest() {
             base.plan.shuffle = shuffle;
             base.world = world;
             base.micro_batch = micro_batch;
-            let stops =
-                check_resume(|| DataLoader::new(set.clone(), base.clone(), Handle::current()), 1).await.unwrap();
+            let stops = check_resume(async || DataLoader::open(set.clone(), base.clone(), Handle::current()).await, 1)
+                .await
+                .unwrap();
             assert_eq!(stops, 13);
         }
     }
@@ -157,8 +161,8 @@ async fn another_world_takes_over_in_mid_epoch() {
         for rank in 0..world_size {
             let mut options = options(&set, batch).await;
             options.world = World::new(rank, world_size, 1).unwrap();
-            let loader = loader(&set, options);
-            let begin = state.clone().unwrap_or_else(|| loader.plan().state(4, 0));
+            let loader = loader(&set, options).await;
+            let begin = state.clone().unwrap_or_else(|| loader.plan().state(4, 0).unwrap());
             let mut batches = loader.resume(&begin).unwrap();
             let mut taken = 0;
             while taken < steps {
@@ -186,7 +190,7 @@ async fn threads_memory_and_prefetch_change_nothing() {
         options.threads = threads;
         options.prefetch_batches = prefetch;
         options.memory_bytes = memory;
-        let loader = loader(&set, options);
+        let loader = loader(&set, options).await;
         let got = (ids(&loader, 0).await, ids(&loader, 1).await);
         assert_ne!(got.0, got.1);
         assert_eq!(want.get_or_insert_with(|| got.clone()), &got);
@@ -196,7 +200,7 @@ async fn threads_memory_and_prefetch_change_nothing() {
 #[tokio::test]
 async fn what_fits_is_read_once_and_what_does_not_is_bounded() {
     let set = shards(Shape { rows: 2000, nodes: 1, lanes: 2, files_per_lane: 20 }).await;
-    let roomy = loader(&set, options(&set, 50).await);
+    let roomy = loader(&set, options(&set, 50).await).await;
     for epoch in 0..3 {
         assert_eq!(ids(&roomy, epoch).await.len(), 2000);
     }
@@ -204,12 +208,12 @@ async fn what_fits_is_read_once_and_what_does_not_is_bounded() {
     let mut tight = options(&set, 50).await;
     (tight.prefetch_batches, tight.threads, tight.fetches) = (1, 1, 1);
     tight.memory_bytes = 1;
-    let needed = match DataLoader::new(set.clone(), tight.clone(), Handle::current()) {
+    let needed = match DataLoader::open(set.clone(), tight.clone(), Handle::current()).await {
         Err(Error::Memory { needed, .. }) => needed,
         other => panic!("{other:?}"),
     };
     tight.memory_bytes = needed;
-    let tight = loader(&set, tight);
+    let tight = loader(&set, tight).await;
     let mut most = 0;
     for epoch in 0..3 {
         let mut batches = tight.epoch(epoch).unwrap();
@@ -224,8 +228,8 @@ async fn what_fits_is_read_once_and_what_does_not_is_bounded() {
 #[tokio::test]
 async fn epochs_follow_each_other_in_one_iteration() {
     let set = shards(SMALL).await;
-    let loader = loader(&set, options(&set, 20).await);
-    let mut batches = loader.run(&loader.plan().state(0, 40), 3).unwrap();
+    let loader = loader(&set, options(&set, 20).await).await;
+    let mut batches = loader.run(&loader.plan().state(0, 40).unwrap(), 3).unwrap();
     let mut rows: BTreeMap<u64, Vec<i64>> = BTreeMap::new();
     while let Some(batch) = batches.next().await.unwrap() {
         rows.entry(batch.epoch()).or_default().extend_from_slice(batch.row_ids().unwrap());
@@ -245,7 +249,7 @@ async fn a_small_split_and_more_ranks_than_rows() {
         let mut options = options(&set, 4).await;
         options.plan.split = "test".into();
         options.world = World::new(rank, 8, 1).unwrap();
-        let loader = loader(&set, options);
+        let loader = loader(&set, options).await;
         let mut batches = loader.epoch(0).unwrap();
         assert_eq!(batches.left(), 2);
         while let Some(batch) = batches.next().await.unwrap() {
@@ -262,9 +266,9 @@ async fn epochs_without_a_step_are_over_at_once() {
     let set = shards(SMALL).await;
     let mut options = options(&set, 200).await;
     options.plan.tail = Tail::Drop;
-    let loader = loader(&set, options);
+    let loader = loader(&set, options).await;
     assert!(loader.epoch(3).unwrap().next().await.unwrap().is_none());
-    assert!(loader.run(&loader.plan().state(0, 0), 1_000_000).unwrap().next().await.unwrap().is_none());
+    assert!(loader.run(&loader.plan().state(0, 0).unwrap(), 1_000_000).unwrap().next().await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -288,7 +292,7 @@ async fn raw_columns_classes_and_validity() {
         },
     ]);
     spec.valid = true;
-    let loader = loader(&set, LoaderOptions::new(PlanOptions::new("train", 103), spec));
+    let loader = loader(&set, LoaderOptions::new(PlanOptions::new("train", 103), spec)).await;
     let batch = loader.epoch(0).unwrap().next().await.unwrap().unwrap();
     let ids = batch.row_ids().unwrap();
     let x = batch.get("x").unwrap().elements::<f64>().unwrap();
@@ -307,12 +311,12 @@ async fn raw_columns_classes_and_validity() {
     }
 }
 
-fn refusal(set: &ShardSet, options: LoaderOptions) -> Error {
-    DataLoader::new(set.clone(), options, Handle::current()).unwrap_err()
+async fn refusal(set: &ShardSet, options: LoaderOptions) -> Error {
+    DataLoader::open(set.clone(), options, Handle::current()).await.unwrap_err()
 }
 
 async fn failure(set: &ShardSet, tensors: Vec<TensorSpec>) -> Error {
-    let loader = loader(set, LoaderOptions::new(PlanOptions::new("train", 10), BatchSpec::new(tensors)));
+    let loader = loader(set, LoaderOptions::new(PlanOptions::new("train", 10), BatchSpec::new(tensors))).await;
     let mut batches = loader.epoch(0).unwrap();
     loop {
         match batches.next().await {
@@ -331,18 +335,21 @@ async fn requests_that_can_not_be_are_refused_with_what_and_why() {
     let set = shards(SMALL).await;
     let base = options(&set, 10).await;
     let raw = |column: &str| BatchSpec::new(vec![TensorSpec::Raw { column: column.into() }]);
-    let error = refusal(&set, LoaderOptions { batch: raw("cuont"), ..base.clone() });
+    let error = refusal(&set, LoaderOptions { batch: raw("cuont"), ..base.clone() }).await;
     assert!(error.to_string().contains("did you mean \"count\""), "{error}");
-    let error = refusal(&set, LoaderOptions { batch: raw("city"), ..base.clone() });
+    let error = refusal(&set, LoaderOptions { batch: raw("city"), ..base.clone() }).await;
     assert!(error.to_string().contains("no reading as numbers"), "{error}");
     let mut split = base.clone();
     split.plan.split = "trian".into();
-    let error = refusal(&set, split);
+    let error = refusal(&set, split).await;
     assert!(error.to_string().contains("did you mean \"train\""), "{error}");
     let twice = vec![TensorSpec::Raw { column: "x".into() }, TensorSpec::Raw { column: "x".into() }];
-    assert_eq!(refusal(&set, LoaderOptions { batch: BatchSpec::new(twice), ..base.clone() }).kind(), ErrorKind::Usage);
+    assert_eq!(
+        refusal(&set, LoaderOptions { batch: BatchSpec::new(twice), ..base.clone() }).await.kind(),
+        ErrorKind::Usage
+    );
     let batch = BatchSpec { row_id: false, ..BatchSpec::new(vec![]) };
-    assert_eq!(refusal(&set, LoaderOptions { batch, ..base.clone() }).kind(), ErrorKind::Usage);
+    assert_eq!(refusal(&set, LoaderOptions { batch, ..base.clone() }).await.kind(), ErrorKind::Usage);
     let category = |column: &str, values: &[&str]| {
         let vocabulary = values.iter().map(|v| (*v).to_owned()).collect();
         let columns = vec![CategoryColumn { column: column.into(), vocabulary }];
@@ -351,21 +358,21 @@ async fn requests_that_can_not_be_are_refused_with_what_and_why() {
     for batch in
         [category("x", &["1"]), category("count", &["one"]), category("late", &["yes"]), category("city", &["a", "a"])]
     {
-        assert_eq!(refusal(&set, LoaderOptions { batch, ..base.clone() }).kind(), ErrorKind::Usage);
+        assert_eq!(refusal(&set, LoaderOptions { batch, ..base.clone() }).await.kind(), ErrorKind::Usage);
     }
     let columns = vec![NumberColumn { column: "x".into(), mean: f64::NAN, deviation: 1.0 }];
     let batch = BatchSpec::new(vec![TensorSpec::Numbers { name: "n".into(), dtype: DType::F32, columns }]);
-    assert_eq!(refusal(&set, LoaderOptions { batch, ..base.clone() }).kind(), ErrorKind::Usage);
+    assert_eq!(refusal(&set, LoaderOptions { batch, ..base.clone() }).await.kind(), ErrorKind::Usage);
     for broken in [
         LoaderOptions { threads: 0, ..base.clone() },
         LoaderOptions { micro_batch: Some(0), ..base.clone() },
         LoaderOptions { plan: PlanOptions { global_batch: 0, ..base.plan.clone() }, ..base.clone() },
     ] {
-        assert_eq!(refusal(&set, broken).kind(), ErrorKind::Usage);
+        assert_eq!(refusal(&set, broken).await.kind(), ErrorKind::Usage);
     }
     let mut global = LoaderOptions { memory_bytes: 1000, ..base.clone() };
     global.plan.shuffle = Shuffle::Global;
-    let error = refusal(&set, global).to_string();
+    let error = refusal(&set, global).await.to_string();
     assert!(error.contains("memory_bytes is 1000") && error.contains("shard-block"), "{error}");
     let unknown =
         BatchSpec::tabular_of(&set, "train", &["x".into()], &["x".into()], None, DType::F32).await.unwrap_err();
@@ -408,7 +415,7 @@ async fn damaged_and_missing_shards_are_errors_of_next_and_never_a_hang() {
     let path = set.lane_files("train", 2)[1].path.clone();
     let whole = storage.get(&path).await.unwrap();
     let run = async |set: &ShardSet| {
-        let loader = loader(set, options(set, 10).await);
+        let loader = loader(set, options(set, 10).await).await;
         let mut batches = loader.epoch(0).unwrap();
         let outcome = tokio::time::timeout(Duration::from_secs(20), async {
             let mut bytes = Vec::new();
@@ -451,12 +458,12 @@ async fn damaged_and_missing_shards_are_errors_of_next_and_never_a_hang() {
 #[tokio::test]
 async fn states_of_other_plans_are_refused() {
     let set = shards(SMALL).await;
-    let loader = loader(&set, options(&set, 10).await);
+    let loader = loader(&set, options(&set, 10).await).await;
     let mut other = options(&set, 10).await;
     other.plan.seed = 5;
     other.plan.shuffle = Shuffle::Global;
-    let other = fixture::loader(&set, other);
-    let error = other.resume(&loader.plan().state(0, 10)).unwrap_err();
+    let other = fixture::loader(&set, other).await;
+    let error = other.resume(&loader.plan().state(0, 10).unwrap()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.to_string().contains("seed: the state has 0, this run has 5"), "{error}");
     assert!(error.to_string().contains("shuffle: "), "{error}");
@@ -467,7 +474,7 @@ fn blocking_is_for_plain_threads() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (loader, mut inside) = runtime.block_on(async {
         let set = shards(SMALL).await;
-        let loader = loader(&set, options(&set, 10).await);
+        let loader = loader(&set, options(&set, 10).await).await;
         let inside = loader.epoch(0).unwrap();
         (loader, inside)
     });
@@ -494,7 +501,7 @@ fn blocking_is_for_plain_threads() {
 #[tokio::test]
 async fn a_measurement_counts_what_was_delivered() {
     let set = shards(SMALL).await;
-    let measured = measure(&loader(&set, options(&set, 10).await), 0..3).await.unwrap();
+    let measured = measure(&loader(&set, options(&set, 10).await).await, 0..3).await.unwrap();
     assert_eq!((measured.rows, measured.batches), (309, 33));
     assert_eq!(measured.epochs.iter().map(|e| e.rows).collect::<Vec<_>>(), [103, 103, 103]);
     assert!(measured.rows_per_s > 0.0 && measured.bytes > 0 && measured.first_batch_s <= measured.seconds);
@@ -503,7 +510,7 @@ async fn a_measurement_counts_what_was_delivered() {
 #[tokio::test]
 async fn memory_of_batches_comes_back_from_anywhere() {
     let set = shards(SMALL).await;
-    let loader = loader(&set, options(&set, 10).await);
+    let loader = loader(&set, options(&set, 10).await).await;
     let mut batches = loader.epoch(0).unwrap();
     let mut first = batches.next().await.unwrap().unwrap();
     let parts = first.take("numbers").unwrap().into_parts();

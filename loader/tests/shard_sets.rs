@@ -10,7 +10,7 @@ use arrow::{
     record_batch::RecordBatch,
 };
 use gristmill_loader::{
-    BatchSpec, DataLoader, Error, LoaderOptions, Plan, PlanOptions, Shuffle, TensorSpec, World,
+    BatchSpec, DataLoader, Error, LoaderOptions, Plan, PlanOptions, ReplayOptions, Shuffle, TensorSpec, World,
     conformance::check_resume, replay,
 };
 use gristmill_shard::{
@@ -104,7 +104,7 @@ async fn check_delivery(set: &ShardSet, split: &str, world_size: u32, local: u32
     let mut plan = None;
     for rank in 0..world_size {
         let options = options(set, split, 40, World::new(rank, world_size, local).unwrap());
-        let loader = DataLoader::new(set.clone(), options, Handle::current()).unwrap();
+        let loader = DataLoader::open(set.clone(), options, Handle::current()).await.unwrap();
         let mut batches = loader.epoch(1).unwrap();
         let mut taken = 0;
         while let Some(batch) = batches.next().await.unwrap() {
@@ -118,14 +118,14 @@ async fn check_delivery(set: &ShardSet, split: &str, world_size: u32, local: u32
             }
             taken += 1;
         }
-        assert_eq!(taken, loader.plan().steps(), "steps of rank {rank}");
+        assert_eq!(taken, loader.plan().steps(1).unwrap(), "steps of rank {rank}");
         plan = Some(loader.plan().clone());
     }
     let plan = plan.unwrap();
     let mut order = plan.epoch(1);
     let mut all = Vec::new();
     for (start, got) in steps {
-        let want = plan.batch_at(start).map(|t| order.sample(t).unwrap());
+        let want = plan.batch_at(1, start).unwrap().map(|t| order.sample(t).unwrap().unwrap());
         let want = want.map(|s| lanes[s.lane as usize][s.position as usize]).collect();
         assert_eq!(sorted(got.clone()), sorted(want), "step at {start} of {world_size} ranks");
         all.extend(got);
@@ -134,26 +134,27 @@ async fn check_delivery(set: &ShardSet, split: &str, world_size: u32, local: u32
 }
 
 /// Read amplification of an epoch over `world_size` ranks, which is covered exactly once.
-fn amplification(set: &ShardSet, split: &str, world_size: u32, machines: u32) -> f64 {
-    let plan = Plan::new(set, PlanOptions::new(split, 40)).unwrap();
-    let replay = replay(&plan, 1, world_size, machines).unwrap();
-    assert_eq!((replay.missing, replay.repeated, replay.delivered), (0, 0, plan.rows()), "{world_size} ranks");
-    assert_eq!(replay.steps_per_rank, plan.steps());
-    replay.read_amplification
+async fn amplification(set: &ShardSet, split: &str, world_size: u32, machines: u32) -> f64 {
+    let plan = Plan::open(set, PlanOptions::new(split, 40)).await.unwrap();
+    let replay = replay(&plan, &ReplayOptions::new(1, world_size, machines)).unwrap();
+    assert_eq!((replay.missing, replay.repeated, replay.delivered), (0, 0, plan.samples(1)), "{world_size} ranks");
+    assert_eq!(replay.steps_per_rank, plan.steps(1).unwrap());
+    replay.worlds[0].read_amplification
 }
 
 async fn check_all_worlds(set: &ShardSet, split: &str) {
     for world_size in 1..=8 {
         check_delivery(set, split, world_size, 1).await;
-        amplification(set, split, world_size, 1);
-        amplification(set, split, world_size, world_size);
+        amplification(set, split, world_size, 1).await;
+        amplification(set, split, world_size, world_size).await;
     }
     for shuffle in [Shuffle::None, Shuffle::default()] {
         for world in [World::single(), World::new(1, 3, 1).unwrap(), World::new(3, 4, 2).unwrap()] {
             let mut base = options(set, split, 150, world);
             base.plan.shuffle = shuffle;
-            let stops =
-                check_resume(|| DataLoader::new(set.clone(), base.clone(), Handle::current()), 0).await.unwrap();
+            let stops = check_resume(async || DataLoader::open(set.clone(), base.clone(), Handle::current()).await, 0)
+                .await
+                .unwrap();
             assert!(stops > 1);
         }
     }
@@ -192,7 +193,7 @@ async fn groups_on_one_node_make_uneven_lanes_that_are_delivered_exactly_once() 
 async fn a_set_laid_out_for_any_number_of_machines_is_delivered_exactly_once() {
     let (_, to, set) = shards(800, &ShardOptions { nodes: 2, lanes: Some(8), ..small_shards() }).await;
     let rows = sorted(stored(&set, "train").await.concat());
-    let at_start = Plan::new(&set, PlanOptions::new("train", 40)).unwrap().state(0, 40);
+    let at_start = Plan::open(&set, PlanOptions::new("train", 40)).await.unwrap().state(0, 40).unwrap();
     for machines in [1, 3, 5, 6, 7, 8, 2] {
         layout_anew(&to, machines).await.unwrap();
         let set = ShardSet::open(&to).await.unwrap();
@@ -200,7 +201,7 @@ async fn a_set_laid_out_for_any_number_of_machines_is_delivered_exactly_once() {
         assert_eq!(sorted(stored(&set, "train").await.concat()), rows);
         check_delivery(&set, "train", machines, 1).await;
         for world_size in 1..=8 {
-            let local = amplification(&set, "train", world_size, 1);
+            let local = amplification(&set, "train", world_size, 1).await;
             // Lanes stay whole whatever node they are on.
             assert!(8 % world_size != 0 || local == 1.0, "{world_size}: {local}");
         }
@@ -209,7 +210,7 @@ async fn a_set_laid_out_for_any_number_of_machines_is_delivered_exactly_once() {
         }
         // Another version is another plan, with other keys.
         let options = options(&set, "train", 40, World::single());
-        let loader = DataLoader::new(set, options, Handle::current()).unwrap();
+        let loader = DataLoader::open(set, options, Handle::current()).await.unwrap();
         let refused = loader.resume(&at_start).unwrap_err();
         assert!(matches!(&refused, Error::OtherPlan { differences } if differences[0].starts_with("manifest: ")));
     }
@@ -235,13 +236,13 @@ async fn copies_are_delivered_as_declared() {
     // Ids alone are delivered as ever, and copies only where there are some.
     let mut ids = options(&set, "train", 40, World::single());
     ids.batch.copy = false;
-    let loader = DataLoader::new(set, ids, Handle::current()).unwrap();
+    let loader = DataLoader::open(set, ids, Handle::current()).await.unwrap();
     let batch = loader.epoch(0).unwrap().next().await.unwrap().unwrap();
     assert_eq!((batch.row_ids().unwrap().len(), batch.tensors().len()), (40, 3));
     let (_, _, plain) = shards(100, &small_shards()).await;
     let mut asked = options(&plain, "train", 40, World::single());
     asked.batch.copy = true;
-    let refused = DataLoader::new(plain, asked, Handle::current()).unwrap_err();
+    let refused = DataLoader::open(plain, asked, Handle::current()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Usage);
     assert!(refused.to_string().contains("no copies"), "{refused}");
 }

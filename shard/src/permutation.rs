@@ -56,6 +56,23 @@ impl Feistel {
     }
 }
 
+impl Feistel {
+    /// Where `value` comes from: the inverse of [`Feistel::apply`].
+    #[must_use]
+    pub fn invert(&self, value: u64) -> u64 {
+        if value >= self.m {
+            return value;
+        }
+        let mut x = value;
+        loop {
+            x = rounds_back(x, self.a, self.b, &self.round_keys);
+            if x < self.m {
+                return x;
+            }
+        }
+    }
+}
+
 impl Permutation {
     /// The permutation of `[0, m)` that `key` fixes. `m` may be 0.
     #[must_use]
@@ -94,6 +111,29 @@ impl Permutation {
             Kind::Feistel(feistel) => feistel.apply(index),
         }
     }
+
+    /// Where `value` comes from: the inverse of [`Permutation::apply`]. A table (up to [`TABLE_MAX`] elements) is
+    /// searched for it.
+    #[must_use]
+    pub fn invert(&self, value: u64) -> u64 {
+        match &self.0 {
+            Kind::Table(table) => {
+                let at = table.iter().position(|v| u64::from(*v) == value);
+                at.map_or(value, |at| at as u64)
+            }
+            Kind::Feistel(feistel) => feistel.invert(value),
+        }
+    }
+}
+
+/// The inverse of [`rounds`].
+fn rounds_back(x: u64, a: u64, b: u64, keys: &[u64; ROUNDS]) -> u64 {
+    let (mut left, mut right) = (x / b, x % b);
+    for pair in keys.chunks_exact(2).rev() {
+        right = subtract_mod(right, round(pair[1], left), b);
+        left = subtract_mod(left, round(pair[0], right), a);
+    }
+    left * b + right
 }
 
 /// One pass of the network over the rectangle: `x = left · b + right`, `left < a`, `right < b`.
@@ -111,6 +151,12 @@ fn add_mod(x: u64, r: u64, n: u64) -> u64 {
     let r = ((u128::from(r) * u128::from(n)) >> 64) as u64;
     let sum = x + r;
     if sum >= n { sum - n } else { sum }
+}
+
+/// `(x − r mod n) mod n` for `x < n`, where `r mod n` is that of [`add_mod`].
+fn subtract_mod(x: u64, r: u64, n: u64) -> u64 {
+    let r = ((u128::from(r) * u128::from(n)) >> 64) as u64;
+    if x >= r { x - r } else { x + n - r }
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014) over key ⊕ value · odd constant.
@@ -142,6 +188,10 @@ mod tests {
                 prop_assert!(j < m && !seen[j as usize]);
                 seen[j as usize] = true;
             }
+            for i in (0..m).step_by((m as usize / 50).max(1)) {
+                prop_assert_eq!(permutation.invert(permutation.apply(i)), i);
+            }
+            prop_assert_eq!((permutation.invert(m), permutation.apply(m)), (m, m));
         }
     }
 

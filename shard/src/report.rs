@@ -11,11 +11,12 @@ use crate::{
     tables::{self, FileEntry, NodeStratumEntry, StatisticsEntry, StratumEntry},
 };
 
-mod chart;
-mod html;
+pub mod chart;
+pub mod html;
+pub mod lines;
 mod page;
 mod summary;
-mod text;
+pub mod text;
 
 pub use summary::WorstStratum;
 

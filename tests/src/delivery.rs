@@ -53,11 +53,11 @@ impl RowIds {
     pub fn steps(&self, plan: &Plan, epoch: u64) -> Vec<Vec<i64>> {
         let mut order = plan.epoch(epoch);
         let mut index = 0;
-        (0..plan.steps())
+        (0..plan.steps(epoch).expect("a plan of fixed batches"))
             .map(|_| {
-                let batch = plan.batch_at(index);
+                let batch = plan.batch_at(epoch, index).expect("a plan of fixed batches");
                 index = batch.end;
-                batch.map(|t| self.at(order.sample(t).expect("an index within the epoch"))).collect()
+                batch.map(|t| self.at(order.sample(t).expect("an order").expect("an index within the epoch"))).collect()
             })
             .collect()
     }
@@ -68,18 +68,18 @@ impl RowIds {
     /// When the plan names a row that the split does not have.
     #[must_use]
     pub fn of_rank(&self, plan: &Plan, epoch: u64, world: &World) -> Vec<(u64, i64)> {
-        let rule = SliceRule::new(plan.table(), world);
+        let rule = SliceRule::new(plan, world);
         let interleave = plan.table().interleave();
         let mut order = plan.epoch(epoch);
         let mut delivered = Vec::new();
         let mut index = 0;
-        for step in 0..plan.steps() {
-            let batch = plan.batch_at(index);
+        for step in 0..plan.steps(epoch).expect("a plan of fixed batches") {
+            let batch = plan.batch_at(epoch, index).expect("a plan of fixed batches");
             index = batch.end;
-            for run in rule.slice(plan.table(), &batch) {
+            for run in rule.slice(plan, epoch, &batch) {
                 for ordinal in run.ordinals.clone() {
                     let t = interleave.index(run.lane, ordinal);
-                    let sample = order.sample(t).expect("an index within the epoch");
+                    let sample = order.sample(t).expect("an order").expect("an index within the epoch");
                     delivered.push((step, self.at(sample)));
                 }
             }

@@ -97,7 +97,10 @@ pub struct PlanSummary {
 /// plan once. What it delivers is a function of (fingerprint, epoch, step, rank, world size).
 pub trait BatchSource {
     /// What it delivers.
-    fn plan(&self) -> PlanSummary;
+    ///
+    /// # Errors
+    /// What its making fails with.
+    fn plan(&self) -> Result<PlanSummary>;
 
     /// Goes to the start of an epoch.
     ///

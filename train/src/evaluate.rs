@@ -26,7 +26,7 @@ pub fn evaluate(
     split: &str,
     mut counts: Option<&mut ValueCounts>,
 ) -> Result<Option<Scores>> {
-    let plan = source.plan();
+    let plan = source.plan()?;
     let mut state = ClassificationState::for_rows(plan.samples);
     let _no_grad = tch::no_grad_guard();
     let progress = ranks.is_first().then_some(&control.progress);

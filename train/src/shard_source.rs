@@ -69,7 +69,8 @@ impl ShardSources {
         options.memory_bytes = self.config.loader.memory_bytes;
         options.prefetch_batches = self.config.loader.prefetch;
         options.threads = self.threads;
-        let loader = DataLoader::new(self.shards.clone(), options, self.runtime.clone()).map_err(fail)?;
+        let opened = DataLoader::open(self.shards.clone(), options, self.runtime.clone());
+        let loader = self.runtime.block_on(opened).map_err(fail)?;
         Ok(Source {
             loader,
             batches: None,
@@ -238,9 +239,10 @@ struct Source {
 }
 
 impl BatchSource for Source {
-    fn plan(&self) -> PlanSummary {
+    fn plan(&self) -> Result<PlanSummary> {
         let plan = self.loader.plan();
-        PlanSummary { fingerprint: plan.fingerprint().to_string(), samples: plan.rows(), steps: plan.steps() }
+        let steps = plan.steps(0).map_err(|e| load_error(&self.split, e))?;
+        Ok(PlanSummary { fingerprint: plan.fingerprint().to_string(), samples: plan.samples(0), steps })
     }
 
     fn start(&mut self, epoch: u64) -> Result<()> {

@@ -205,7 +205,7 @@ impl Job<'_> {
 
         let config_digest = config.semantic_digest(&self.sources.digest());
         let mut source = self.sources.train(ranks.world())?;
-        let plan = source.plan();
+        let plan = source.plan()?;
         self.check_ranks(&config_digest, &plan, &conditions)?;
         if plan.steps == 0 {
             return Err(Error::no_rows(&config.data.train, &config.data.shards));

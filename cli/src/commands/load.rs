@@ -32,7 +32,7 @@ pub fn run(session: &Session, args: &LoadArgs) -> anyhow::Result<ExitCode> {
     options.memory_bytes = args.memory.as_u64();
     options.prefetch_batches = usize::from(args.prefetch);
     options.threads = session.control.threads;
-    let loader = DataLoader::new(shards, options, session.handle())?;
+    let loader = session.block_on(DataLoader::open(shards, options, session.handle()))?;
     if args.bench {
         bench(session, args, &loader)?;
     } else {

@@ -477,6 +477,7 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::KeyedRng;
     use proptest::prelude::*;
 
     fn chain(mut n: u32) -> Vec<u32> {

@@ -1,5 +1,5 @@
 //! Pictures, as SVG to stand inside the page. Sizes are pixels. Colours that the page's style sheet turns over in the
-//! dark ([`INK`], [`FAINT`]) are used for nothing that lies on a colour of its own.
+//! dark (`INK`, `FAINT`) are used for nothing that lies on a colour of its own.
 
 use plotters::{
     coord::Shift,
@@ -28,13 +28,30 @@ pub(super) const SERIES: [RGBColor; 5] = [
     RGBColor(0xCC, 0x79, 0xA7),
     RGBColor(0x8A, 0x8A, 0x8A),
 ];
+/// Colours after those of [`SERIES`], for pictures of many parts: Okabe and Ito's others, then Paul Tol's "muted", 2021.
+const FURTHER: [RGBColor; 8] = [
+    RGBColor(0x56, 0xB4, 0xE9),
+    RGBColor(0xD5, 0x5E, 0x00),
+    RGBColor(0xF0, 0xE4, 0x42),
+    RGBColor(0x88, 0x22, 0x55),
+    RGBColor(0x44, 0xAA, 0x99),
+    RGBColor(0xCC, 0x66, 0x77),
+    RGBColor(0x99, 0x99, 0x33),
+    RGBColor(0xAA, 0x44, 0x99),
+];
 const MEAN: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
 
 const LABEL_CHARS: usize = 28;
 const LABEL_WIDTH: i32 = 196;
 
+/// The colour at a place of [`SERIES`] and, after its end, of [`FURTHER`]; then from the first on.
+pub(super) fn colour(place: usize) -> RGBColor {
+    let place = place % (SERIES.len() + FURTHER.len());
+    SERIES.iter().chain(&FURTHER).nth(place).copied().unwrap_or(INK)
+}
+
 /// Draws on an area of `width` × `height`.
-fn draw(width: i32, height: i32, paint: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String> {
+pub(super) fn draw(width: i32, height: i32, paint: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String> {
     let mut svg = String::new();
     let size = (width.max(1).unsigned_abs(), height.max(1).unsigned_abs());
     let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -44,7 +61,7 @@ fn draw(width: i32, height: i32, paint: impl FnOnce(&Area<'_>) -> Drawn) -> Resu
     Ok(svg)
 }
 
-fn style(size: u32, colour: RGBColor, horizontal: HPos) -> TextStyle<'static> {
+pub(super) fn style(size: u32, colour: RGBColor, horizontal: HPos) -> TextStyle<'static> {
     let font = FontDesc::new(FontFamily::SansSerif, f64::from(size), FontStyle::Normal);
     TextStyle { color: colour.to_backend_color(), pos: Pos::new(horizontal, VPos::Center), ..TextStyle::from(font) }
 }
@@ -156,48 +173,52 @@ pub(super) fn grouped_bars(groups: &[Group<'_>], colours: &[RGBColor]) -> Result
     })
 }
 
-/// Bars of a value of each node.
+/// Bars of a value of each node or rank.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub struct Columns {
     /// The picture.
     pub svg: String,
-    /// Nodes that share a bar; 1 where each has its own.
-    pub nodes_a_bar: usize,
+    /// Nodes or ranks that share a bar; 1 where each has its own.
+    pub parts_a_bar: usize,
 }
 
-/// Vertical bars, stacked where there are several series; `None` where there is nothing to show. Above `BARS` nodes a bar
-/// stands for several: it is drawn to the largest of their sums, and to the smallest in the first colour.
-pub(super) fn columns(series: &[&[f64]], unit: &str, mean: Option<f64>) -> Result<Option<Columns>> {
+/// Vertical bars, stacked where there are several series; `None` where there is nothing to show. `part` says what a bar
+/// stands for, `unit` what it measures; `mean` is a line across. Above 96 parts a bar stands for several: it is drawn to
+/// the largest of their sums, and to the smallest in the first colour.
+///
+/// # Errors
+/// [`Error::Internal`] when the picture can't be drawn.
+pub fn columns(part: &str, series: &[&[f64]], unit: &str, mean: Option<f64>) -> Result<Option<Columns>> {
     const BARS: usize = 96;
-    let nodes = series.iter().map(|s| s.len()).max().unwrap_or(0);
-    let value = |s: &[f64], node: usize| s.get(node).copied().filter(|v| v.is_finite() && *v > 0.0).unwrap_or(0.0);
-    let totals: Vec<f64> = (0..nodes).map(|node| series.iter().map(|s| value(s, node)).sum()).collect();
+    let parts = series.iter().map(|s| s.len()).max().unwrap_or(0);
+    let value = |s: &[f64], at: usize| s.get(at).copied().filter(|v| v.is_finite() && *v > 0.0).unwrap_or(0.0);
+    let totals: Vec<f64> = (0..parts).map(|at| series.iter().map(|s| value(s, at)).sum()).collect();
     let most = totals.iter().copied().fold(0.0, f64::max);
     // An axis with ticks outside of this would be all rounding.
     if !(1e-6..1e18).contains(&most) {
         return Ok(None);
     }
-    let nodes_a_bar = nodes.div_ceil(BARS).max(1);
+    let parts_a_bar = parts.div_ceil(BARS).max(1);
     let mut bars: Vec<(usize, f64, f64, RGBColor)> = Vec::new();
-    if nodes_a_bar == 1 {
-        for node in 0..nodes {
+    if parts_a_bar == 1 {
+        for at in 0..parts {
             let mut from = 0.0;
             for (s, colour) in series.iter().zip(SERIES.iter().cycle()) {
-                let to = from + value(s, node);
+                let to = from + value(s, at);
                 if to > from {
-                    bars.push((node, from, to, *colour));
+                    bars.push((at, from, to, *colour));
                 }
                 from = to;
             }
         }
     } else {
-        for (bar, of) in totals.chunks(nodes_a_bar).enumerate() {
+        for (bar, of) in totals.chunks(parts_a_bar).enumerate() {
             let (least, largest) = of.iter().fold((f64::INFINITY, 0.0), |(l, m), v| (v.min(l), v.max(m)));
             bars.push((bar, 0.0, least, SERIES[0]));
             bars.push((bar, least, largest, SERIES[1]));
         }
     }
-    let count = nodes.div_ceil(nodes_a_bar);
+    let count = parts.div_ceil(parts_a_bar);
     let width = (count as i32 * 56 + 120).clamp(520, 900);
     let svg = draw(width, 250, |area| {
         let mut chart = ChartBuilder::on(area)
@@ -215,10 +236,10 @@ pub(super) fn columns(series: &[&[f64]], unit: &str, mean: Option<f64>) -> Resul
             .x_labels(count.min(24))
             .y_labels(5)
             .x_label_formatter(&|x| {
-                if x.fract() == 0.0 && *x >= 0.0 { format!("{}", *x as usize * nodes_a_bar) } else { String::new() }
+                if x.fract() == 0.0 && *x >= 0.0 { format!("{}", *x as usize * parts_a_bar) } else { String::new() }
             })
             .y_label_formatter(&|y| text::tick(*y))
-            .x_desc("node")
+            .x_desc(part)
             .y_desc(unit)
             .axis_desc_style(style(15, INK, HPos::Center))
             .draw()?;
@@ -232,7 +253,7 @@ pub(super) fn columns(series: &[&[f64]], unit: &str, mean: Option<f64>) -> Resul
         }
         Ok(())
     })?;
-    Ok(Some(Columns { svg, nodes_a_bar }))
+    Ok(Some(Columns { svg, parts_a_bar }))
 }
 
 #[cfg(test)]
@@ -242,13 +263,13 @@ mod tests {
     #[test]
     fn numbers_that_are_none_draw_nothing() {
         let odd = [f64::NAN, f64::INFINITY, -1.0, 0.0];
-        assert!(columns(&[&odd], "rows", None).unwrap().is_none());
-        assert!(columns(&[], "rows", None).unwrap().is_none());
-        assert!(columns(&[&[f64::MAX, f64::MAX]], "rows", None).unwrap().is_none());
-        let one = columns(&[&[3.0], &[2.0]], "rows", Some(f64::NAN)).unwrap().unwrap();
-        assert_eq!((one.nodes_a_bar, one.svg.matches("#0072B2").count()), (1, 1));
+        assert!(columns("node", &[&odd], "rows", None).unwrap().is_none());
+        assert!(columns("node", &[], "rows", None).unwrap().is_none());
+        assert!(columns("node", &[&[f64::MAX, f64::MAX]], "rows", None).unwrap().is_none());
+        let one = columns("node", &[&[3.0], &[2.0]], "rows", Some(f64::NAN)).unwrap().unwrap();
+        assert_eq!((one.parts_a_bar, one.svg.matches("#0072B2").count()), (1, 1));
         for edge in [1e-6, 1.0, 1e-3, 9e17] {
-            assert!(columns(&[&[edge, edge / 3.0]], "rows", Some(edge)).unwrap().is_some());
+            assert!(columns("node", &[&[edge, edge / 3.0]], "rows", Some(edge)).unwrap().is_some());
         }
         heat_map(&[]).unwrap();
         heat_map(&[HeatRow { name: "", deviations: odd.to_vec(), worst: f64::NAN }]).unwrap();
@@ -259,8 +280,8 @@ mod tests {
     #[test]
     fn many_nodes_share_bars() {
         let values: Vec<f64> = (0..1000).map(|i| f64::from(100 + i % 2)).collect();
-        let columns = columns(&[&values], "rows", None).unwrap().unwrap();
-        assert_eq!(columns.nodes_a_bar, 11);
+        let columns = columns("node", &[&values], "rows", None).unwrap().unwrap();
+        assert_eq!(columns.parts_a_bar, 11);
         assert!(columns.svg.len() < 60_000);
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     ReportInput,
-    html::{FULL_NAME, name},
+    html::{FULL_NAME, LISTED, Verdict, document, name, tiles, verdict},
     summary::{self, OnNodes, Rows, Sizes, Stratum, sum},
     text::{self, bytes, count, counted, escape, percent},
 };
@@ -18,9 +18,6 @@ mod asked;
 mod splits;
 mod strata;
 
-const STYLE: &str = include_str!("page.css");
-/// Rows of a list; of more, the number is told.
-const LISTED: usize = 50;
 /// Splits with rows in tables.
 const SPLITS: usize = 40;
 /// Splits with pictures of their own, the largest.
@@ -54,12 +51,7 @@ pub(super) fn page(input: &ReportInput<'_>, layout: &Layout, balance: &Balance) 
         counted(layout.splits.len() as u64, "split"),
         counted(u64::from(layout.nodes), "node"),
     );
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-    );
+    let mut body = String::new();
     for section in [
         facts.headline()?,
         facts.verdict(),
@@ -77,10 +69,9 @@ pub(super) fn page(input: &ReportInput<'_>, layout: &Layout, balance: &Balance) 
         facts.columns(),
         facts.options(),
     ] {
-        page.push_str(&section);
+        body.push_str(&section);
     }
-    page.push_str("</body>\n</html>\n");
-    Ok(page)
+    Ok(document(&title, &body))
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
@@ -118,7 +109,7 @@ impl Facts<'_> {
         let (manifest, layout) = (self.input.manifest, self.layout);
         let files = sum(self.sizes.iter().map(|s| s.files));
         let size = sum(self.sizes.iter().map(|s| s.bytes));
-        let tiles = [
+        let figures = [
             (count(manifest.rows), "rows"),
             (count(layout.splits.len() as u64), "splits"),
             (count(u64::from(layout.nodes)), "nodes"),
@@ -137,12 +128,7 @@ impl Facts<'_> {
             (false, more) => format!("stratified by {} and {more} more", columns.join(", ")),
         };
         let _ = writeln!(html, "<p class=\"soft\">{by}: {}</p>", counted_strata(self.balance.strata));
-        html.push_str("<div class=\"tiles\">\n");
-        for (value, what) in tiles {
-            let what = if value == "1" { what.strip_suffix('s').unwrap_or(what) } else { what };
-            let _ = writeln!(html, "<div><b>{value}</b><span>{what}</span></div>");
-        }
-        html.push_str("</div>\n");
+        html.push_str(&tiles(&figures));
         let _ = writeln!(
             html,
             "<p class=\"soft\">Manifest <code>{}</code><br>\nmade from {} <code>{}</code></p>",
@@ -226,19 +212,11 @@ impl Facts<'_> {
             ));
         }
         let whole = broken.is_empty() && balance.holds();
-        let mut html = format!(
-            "<div class=\"verdict{}\"><b>{}</b>\n<ul>\n",
-            if whole { "" } else { " bad" },
-            if whole { "Every guaranteed bound holds." } else { "A guaranteed bound is BROKEN." }
-        );
-        for text in broken.iter().take(LISTED) {
-            let _ = writeln!(html, "<li class=\"bad-text\">{text}</li>");
-        }
-        for text in notes.iter().take(LISTED) {
-            let _ = writeln!(html, "<li>{text}</li>");
-        }
-        html.push_str("</ul></div>\n");
-        html
+        let (came_to, sentence) = match whole {
+            true => (Verdict::Holds, "Every guaranteed bound holds."),
+            false => (Verdict::Broken, "A guaranteed bound is BROKEN."),
+        };
+        verdict(came_to, sentence, &broken, &notes)
     }
 
     fn options(&self) -> String {

@@ -1,7 +1,7 @@
 //! Text of the page: names that come from data made harmless, numbers as people read them.
 
 /// `text` with the characters that mean something in HTML written as references.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -18,7 +18,7 @@ pub(super) fn escape(text: &str) -> String {
 
 /// `name` in at most `most` characters, with what can't be seen or turns the direction of writing spelt out. Not yet
 /// escaped.
-pub(super) fn visible(name: &str, most: usize) -> String {
+pub fn visible(name: &str, most: usize) -> String {
     let mut shown = String::new();
     let mut length = 0;
     for c in name.chars() {
@@ -50,7 +50,7 @@ pub(super) fn stratum(name: &str) -> &str {
 }
 
 /// 1234567 as 1,234,567.
-pub(super) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::with_capacity(digits.len() * 4 / 3 + 1);
     for (i, digit) in digits.chars().enumerate() {
@@ -63,12 +63,12 @@ pub(super) fn count(n: u64) -> String {
 }
 
 /// `count` and the noun, which takes an s unless there is one of it.
-pub(super) fn counted(n: u64, noun: &str) -> String {
+pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// Bytes in binary units.
-pub(super) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if n < 1024 {
         return format!("{n} B");
@@ -84,7 +84,7 @@ pub(super) fn bytes(n: u64) -> String {
 }
 
 /// A share as per cent.
-pub(super) fn percent(part: f64) -> String {
+pub fn percent(part: f64) -> String {
     let per_cent = 100.0 * part;
     if per_cent != 0.0 && per_cent.abs() < 0.01 { format!("{per_cent:.1e} %") } else { format!("{per_cent:.2} %") }
 }
@@ -95,7 +95,7 @@ pub(super) fn rows(x: f64) -> String {
 }
 
 /// `rows` over `parts`, exact where it is whole.
-pub(super) fn mean(rows: u64, parts: u64) -> String {
+pub fn mean(rows: u64, parts: u64) -> String {
     let parts = parts.max(1);
     if rows.is_multiple_of(parts) {
         return count(rows / parts);

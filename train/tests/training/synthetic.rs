@@ -223,12 +223,12 @@ fn sample(split: &str, row: u64) -> ([f64; 2], i64, f64) {
 }
 
 impl BatchSource for Part {
-    fn plan(&self) -> PlanSummary {
-        PlanSummary {
+    fn plan(&self) -> gristmill_train::Result<PlanSummary> {
+        Ok(PlanSummary {
             fingerprint: format!("{} {}", self.rows, self.batch),
             samples: self.rows,
             steps: self.rows.div_ceil(self.batch),
-        }
+        })
     }
     fn start(&mut self, epoch: u64) -> gristmill_train::Result<()> {
         self.at = (epoch, 0);

@@ -15,7 +15,7 @@ const SWAPS: usize = 1 << 17;
 
 /// A leftover row; ordered by weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Leftover {
+pub(super) struct Leftover {
     weight: u64,
     stratum: u32,
     offset: u16,
@@ -196,7 +196,7 @@ impl<'a> Exchange<'a> {
 
 /// A swap of row `down` of leaf `heavy` with row `up` of leaf `light`.
 #[derive(Debug, Clone, Copy)]
-struct Swap {
+pub(super) struct Swap {
     /// How far the sums come from the ends of the old gap; more than 0.
     gain: u128,
     heavy: u16,

@@ -37,12 +37,12 @@ impl Facts<'_> {
         html.push_str(&and_more(weighted.len(), SPLITS));
         for (split, w) in weighted.iter().take(PICTURED_SPLITS) {
             let mean = w.node_sums.iter().sum::<f64>() / w.node_sums.len().max(1) as f64;
-            if let Some(columns) = chart::columns(&[&w.node_sums], &text::visible(&w.column, 24), Some(mean))? {
+            if let Some(columns) = chart::columns("node", &[&w.node_sums], &text::visible(&w.column, 24), Some(mean))? {
                 let _ = writeln!(html, "<h3>{}</h3>", name(&split.name));
                 let label = "Bars of the sums of weights of each node";
-                html.push_str(&match columns.nodes_a_bar {
+                html.push_str(&match columns.parts_a_bar {
                     1 => figure_of(&columns.svg, label, &[], "Sum of each node; the line is their mean."),
-                    k => shared_bars(&columns.svg, label, k),
+                    k => shared_bars(&columns.svg, label, "nodes", k),
                 });
             }
         }

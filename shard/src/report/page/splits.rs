@@ -93,11 +93,11 @@ impl Facts<'_> {
             legend.push(("other splits".into(), COLOURED_SPLITS));
         }
         let borrowed: Vec<&[f64]> = series.iter().map(Vec::as_slice).collect();
-        if let Some(columns) = chart::columns(&borrowed, "rows", None)? {
+        if let Some(columns) = chart::columns("node", &borrowed, "rows", None)? {
             let label = "Bars of the rows of each node";
-            html.push_str(&match columns.nodes_a_bar {
+            html.push_str(&match columns.parts_a_bar {
                 1 => figure_of(&columns.svg, label, &legend, "Rows of each node, by split."),
-                k => shared_bars(&columns.svg, label, k),
+                k => shared_bars(&columns.svg, label, "nodes", k),
             });
         }
         Ok(html)

@@ -72,11 +72,11 @@ impl Facts<'_> {
             let _ = writeln!(html, "<h3>{split}</h3>");
             if strata.len() == 1 && self.balance.strata <= 1 {
                 let rows: Vec<f64> = largest.by_node.iter().map(|n| *n as f64).collect();
-                if let Some(columns) = chart::columns(&[&rows], "rows", None)? {
+                if let Some(columns) = chart::columns("node", &[&rows], "rows", None)? {
                     let label = "Bars of the rows of each node";
-                    html.push_str(&match columns.nodes_a_bar {
+                    html.push_str(&match columns.parts_a_bar {
                         1 => figure_of(&columns.svg, label, &[], "There is one stratum: rows of each node."),
-                        k => shared_bars(&columns.svg, label, k),
+                        k => shared_bars(&columns.svg, label, "nodes", k),
                     });
                 }
                 continue;

@@ -1,4 +1,4 @@
-//! Checks of the promises of an iteration that any loader can be put to.
+//! Stops and resumes of an iteration over batches.
 
 use crate::{
     error::{Error, Result},
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What a batch was: ids and a digest of all its tensors, and the state after it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Trace {
     epoch: u64,
     micro: u32,
@@ -46,15 +46,15 @@ async fn traces(loader: &DataLoader, from: &State, until: u64, stop_after: Optio
 ///
 /// # Errors
 /// [`Error::Conformance`] at the first difference, and whatever the loaders fail with.
-pub async fn check_resume(make: impl Fn() -> Result<DataLoader>, epoch: u64) -> Result<usize> {
-    let whole_loader = make()?;
-    let begin = whole_loader.plan().state(epoch, 0);
+pub async fn check_resume(make: impl AsyncFn() -> Result<DataLoader>, epoch: u64) -> Result<usize> {
+    let whole_loader = make().await?;
+    let begin = whole_loader.plan().state(epoch, 0)?;
     let until = epoch.saturating_add(2);
     let whole = traces(&whole_loader, &begin, until, None).await?;
     let mut stops = 0;
     let ends: Vec<usize> = (0..whole.len()).filter(|i| whole[*i].epoch == epoch && ends_a_step(&whole, *i)).collect();
     for stop in std::iter::once(None).chain(ends.into_iter().map(Some)) {
-        let loader = make()?;
+        let loader = make().await?;
         let (taken, state) = match stop {
             None => (0, begin.clone()),
             Some(i) => {
@@ -65,7 +65,7 @@ pub async fn check_resume(make: impl Fn() -> Result<DataLoader>, epoch: u64) -> 
             }
         };
         let state = State::from_json(&state.to_json()?)?;
-        let rest = traces(&make()?, &state, until, None).await?;
+        let rest = traces(&make().await?, &state, until, None).await?;
         if rest != whole[taken..] {
             let at = rest.iter().zip(&whole[taken..]).take_while(|(a, b)| a == b).count();
             return Err(Error::Conformance {
