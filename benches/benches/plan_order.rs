@@ -19,11 +19,8 @@ fn plan(rows: u64, shuffle: Shuffle) -> Plan {
     Plan::over(vec![source], PlanOptions { shuffle, ..PlanOptions::new("train", GLOBAL_BATCH) }).unwrap()
 }
 
-const SHUFFLES: [(&str, Shuffle); 3] = [
-    ("none", Shuffle::None),
-    ("shard-block", Shuffle::ShardBlock { window_blocks: 4 }),
-    ("global", Shuffle::Global),
-];
+const SHUFFLES: [(&str, Shuffle); 3] =
+    [("none", Shuffle::None), ("shard-block", Shuffle::ShardBlock { window_blocks: 4 }), ("global", Shuffle::Global)];
 
 /// A sample and the next, from the middle of an epoch on.
 fn in_order(c: &mut Criterion) {

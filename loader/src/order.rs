@@ -283,6 +283,10 @@ impl WindowOrder {
         self.range.clone()
     }
 
+    pub(crate) fn contains(&self, ordinal: u64) -> bool {
+        self.range.contains(&ordinal)
+    }
+
     /// Its blocks, as ordinals in the lane.
     pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
         let (some, all) = match &self.rows {

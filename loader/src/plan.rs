@@ -517,19 +517,16 @@ impl<'a> EpochOrder<'a> {
         let missing = || Error::internal(format!("source {source} has no lane {lane}"));
         let at = self.first.get(source as usize).map(|first| first + lane as usize);
         let cursor = at.and_then(|at| self.cursors.get_mut(at)).ok_or_else(missing)?;
-        let moved = match cursor.take() {
-            Some(there) if there.pass == pass && there.window.range().contains(&ordinal) => there,
-            Some(there) if there.pass == pass => {
-                let window = there.order.window(there.order.window_of(ordinal));
-                Cursor { window, ..there }
-            }
-            _ => {
-                let order = self.plan.lane_order(source, pass, lane)?;
-                let window = order.window(order.window_of(ordinal));
-                Cursor { pass, order, window }
-            }
-        };
-        Ok(&cursor.insert(moved).window)
+        if cursor.as_ref().is_none_or(|there| there.pass != pass) {
+            let order = self.plan.lane_order(source, pass, lane)?;
+            let window = order.window(order.window_of(ordinal));
+            *cursor = Some(Cursor { pass, order, window });
+        }
+        let there = cursor.as_mut().ok_or_else(missing)?;
+        if !there.window.contains(ordinal) {
+            there.window = there.order.window(there.order.window_of(ordinal));
+        }
+        Ok(&there.window)
     }
 }
 

@@ -151,7 +151,7 @@ fn text(args: &PlanArgs, plan: &Plan, replay: &Replay) -> String {
     facts.push(pair("steps of every rank", count(replay.steps_per_rank)));
     if let Some(tokens) = &replay.tokens {
         facts.push(pair("tokens", count(tokens.real)));
-        facts.push(pair("padding", format!("{:.2} %", 100.0 * tokens.padding)));
+        facts.push(pair("padding, of all tokens", format!("{:.2} %", 100.0 * tokens.padding)));
         facts.push(pair("imbalance of tokens between ranks, mean", format!("{:.2} %", 100.0 * tokens.imbalance_mean)));
         facts.push(pair("imbalance, worst step", format!("{:.2} %", 100.0 * tokens.imbalance_worst)));
     }

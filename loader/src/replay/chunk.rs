@@ -10,9 +10,10 @@ use super::{
 use crate::{
     batching::windows::length,
     columns::{Column, Number},
-    error::Result,
+    error::{Error, Result},
+    order::WindowOrder,
     plan::{EpochOrder, Plan, Slot},
-    slice::SliceRule,
+    slice::{LaneRun, SliceRule},
     steps::{RankPart, StepPlanner},
 };
 
@@ -43,6 +44,12 @@ impl<'a> ShownColumns<'a> {
             difficulty: columns(difficulty.or(plan.options().curriculum.as_ref().map(|c| c.column())))?,
             lengths: columns(lengths.or(plan.options().batching.lengths()))?,
         })
+    }
+}
+
+impl ShownColumns<'_> {
+    fn shows(&self) -> bool {
+        self.classes.is_some() || self.difficulty.is_some() || self.lengths.is_some()
     }
 }
 
@@ -179,7 +186,7 @@ impl Totals {
         Tokens {
             real: self.real,
             padded: self.padded,
-            padding: if self.real == 0 { 0.0 } else { self.padded as f64 / self.real as f64 - 1.0 },
+            padding: if self.padded == 0 { 0.0 } else { 1.0 - self.real as f64 / self.padded as f64 },
             imbalance_mean: if self.steps == 0 { 0.0 } else { self.imbalance / self.steps as f64 },
             imbalance_worst: self.worst,
         }
@@ -287,19 +294,58 @@ impl Replayer<'_> {
     fn deliver(&mut self, order: &mut EpochOrder<'_>, rank: usize, slot: &Slot) -> Result<u64> {
         let window = order.window(slot.source, slot.pass, slot.lane, slot.ordinal)?;
         let position = window.position(slot.ordinal);
-        if self.last.moved(rank, slot, window.range().start) {
-            // A rank that touches a window has to read all of its blocks: its rows lie anywhere in them.
-            let first = self.context.blocks.first(slot.source, slot.lane);
-            if let Some(read) = self.read.get(rank) {
-                window.blocks().for_each(|block| {
-                    read.insert(first + block);
-                });
-            }
-        }
+        self.read_window(rank, slot, window);
         self.totals.delivered += 1;
         self.totals.repeated += u64::from(!self.context.coverage.insert(slot, position));
         self.totals.count(self.context.columns, slot, position);
         Ok(position)
+    }
+
+    /// Marks the row groups of a window as read by a rank.
+    fn read_window(&mut self, rank: usize, slot: &Slot, window: &WindowOrder) {
+        if !self.last.moved(rank, slot, window.range().start) {
+            return;
+        }
+        // A rank that touches a window has to read all of its blocks: its rows lie anywhere in them.
+        let first = self.context.blocks.first(slot.source, slot.lane);
+        if let Some(read) = self.read.get(rank) {
+            window.blocks().for_each(|block| {
+                read.insert(first + block);
+            });
+        }
+    }
+
+    /// Delivers a stretch of a lane to a rank, window by window. Gives its tokens and its longest row.
+    fn run(&mut self, order: &mut EpochOrder<'_>, rank: usize, run: &LaneRun) -> Result<(u64, u64)> {
+        let LaneRun { source, pass, lane, .. } = *run;
+        let (mut real, mut longest) = (0, 0);
+        let mut ordinal = run.ordinals.start;
+        let covered = self.context.coverage.lane(source, pass, lane);
+        // What is shown of each row is looked up only where something is.
+        let shows = self.context.columns.shows() || self.totals.sources.len() > 1;
+        while ordinal < run.ordinals.end {
+            let window = order.window(source, pass, lane, ordinal)?;
+            let end = run.ordinals.end.min(window.range().end);
+            if end <= ordinal {
+                return Err(Error::internal(format!("lane {lane} has no sample {ordinal} in pass {pass}")));
+            }
+            let mut slot = Slot { source, pass, lane, ordinal, length: 0 };
+            self.read_window(rank, &slot, window);
+            for at in ordinal..end {
+                let position = window.position(at);
+                self.totals.repeated += u64::from(!covered.is_some_and(|covered| covered.insert(position)));
+                if shows {
+                    slot.ordinal = at;
+                    self.totals.count(self.context.columns, &slot, position);
+                    let length = self.length(&slot, position);
+                    real += length;
+                    longest = longest.max(length);
+                }
+            }
+            self.totals.delivered += end - ordinal;
+            ordinal = end;
+        }
+        Ok((real, longest))
     }
 
     fn length(&self, slot: &Slot, position: u64) -> u64 {
@@ -315,14 +361,9 @@ impl Replayer<'_> {
             RankPart::Runs(runs) => {
                 let mut longest = 0;
                 for run in runs {
-                    let mut slot = Slot { source: run.source, pass: run.pass, lane: run.lane, ordinal: 0, length: 0 };
-                    for ordinal in run.ordinals.clone() {
-                        slot.ordinal = ordinal;
-                        let position = self.deliver(order, rank, &slot)?;
-                        let length = self.length(&slot, position);
-                        step.real += length;
-                        longest = longest.max(length);
-                    }
+                    let (real, longest_here) = self.run(order, rank, run)?;
+                    step.real += real;
+                    longest = longest.max(longest_here);
                 }
                 step.padded = step.rows.saturating_mul(longest);
             }

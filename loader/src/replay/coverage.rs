@@ -54,11 +54,15 @@ impl Coverage {
         Self(passes.collect())
     }
 
+    /// The rows of a lane in a pass that were delivered; `None` for a pass that the epoch does not touch.
+    pub(super) fn lane(&self, source: u32, pass: u64, lane: u32) -> Option<&Bits> {
+        let at = self.0.binary_search_by_key(&(source, pass), |p| (p.range.source, p.range.pass)).ok()?;
+        self.0.get(at)?.lanes.get(lane as usize)
+    }
+
     /// Marks a row as delivered; whether it was new.
     pub(super) fn insert(&self, slot: &Slot, position: u64) -> bool {
-        let at = self.0.binary_search_by_key(&(slot.source, slot.pass), |p| (p.range.source, p.range.pass));
-        let lane = at.ok().and_then(|at| self.0.get(at)).and_then(|pass| pass.lanes.get(slot.lane as usize));
-        lane.is_some_and(|lane| lane.insert(position))
+        self.lane(slot.source, slot.pass, slot.lane).is_some_and(|lane| lane.insert(position))
     }
 
     /// Distinct rows delivered, over all passes.

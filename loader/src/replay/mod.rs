@@ -156,7 +156,7 @@ pub struct Tokens {
     pub real: u64,
     /// Tokens with padding, each micro-batch to its longest row, or bins as a whole.
     pub padded: u64,
-    /// `padded / real − 1`.
+    /// The part of `padded` that is padding.
     pub padding: f64,
     /// Real tokens of the rank that has most over the mean of the ranks, less 1, mean over steps.
     pub imbalance_mean: f64,

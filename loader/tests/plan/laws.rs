@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use gristmill_loader::{
     Error, Plan, Replay, ReplayOptions, World,
     batching::options::{Batching, Scope},
-    curriculum::Curriculum,
-    sampling::options::Sampling,
     conformance::{EpochOrdering, check_changes, check_coverage, check_seek, check_worlds},
+    curriculum::Curriculum,
     replay,
     replay::WorldFrom,
+    sampling::options::Sampling,
 };
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 

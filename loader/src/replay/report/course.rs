@@ -52,7 +52,7 @@ impl<'a> Course<'a> {
         let rows = vec![
             ("tokens of rows", count(tokens.real)),
             ("tokens with padding", count(tokens.padded)),
-            ("padding, per token of rows", shown(tokens.padding, percent)),
+            ("padding, of all tokens", shown(tokens.padding, percent)),
             ("imbalance between ranks, mean over steps", shown(tokens.imbalance_mean, percent)),
             ("imbalance between ranks, worst step", shown(tokens.imbalance_worst, percent)),
         ];
@@ -65,7 +65,7 @@ impl<'a> Course<'a> {
         let values: Vec<f64> = self.stretches.iter().map(padding).collect();
         if let Some(svg) = lines(&self.edges, &[Line { values: &values, place: 0 }], None, "padding, %", true)? {
             let caption = self.caption(
-                "Padding tokens per 100 tokens of rows. Look for stretches well above the rest: there rows of unlike lengths share a batch.",
+                "Padding as a part of all tokens. Look for stretches well above the rest: there rows of unlike lengths share a batch.",
             );
             html.push_str(&figure_of(&svg, "Line of the padding over the steps of the epoch", &[], &caption));
         }
@@ -218,9 +218,9 @@ fn join(stretches: &[Stretch]) -> Option<Stretch> {
     Some(sum)
 }
 
-/// Padding tokens per 100 tokens of rows; not finite where there are none.
+/// Padding in percent of all tokens; not finite where there are none.
 pub(super) fn padding(stretch: &Stretch) -> f64 {
-    100.0 * (stretch.padded as f64 / stretch.tokens as f64 - 1.0)
+    100.0 * (1.0 - stretch.tokens as f64 / stretch.padded as f64)
 }
 
 /// Adds counts place by place.

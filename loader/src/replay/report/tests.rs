@@ -219,7 +219,7 @@ fn a_mix_shows_its_course() {
 #[test]
 fn a_token_budget_shows_its_padding() {
     let replay = budget(3000, 40);
-    assert!((course::padding(&replay.stretches[0]) - 10.0 / 3.0).abs() < 1e-9);
+    assert!((course::padding(&replay.stretches[0]) - 100.0 / 31.0).abs() < 1e-9);
     let page = page(&replay);
     assert_eq!(headings(&page)[4..], ["Ranks", "Tokens"]);
     for text in
