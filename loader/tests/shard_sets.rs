@@ -11,7 +11,14 @@ use arrow::{
 };
 use gristmill_loader::{
     BatchSpec, DataLoader, Error, LoaderOptions, Plan, PlanOptions, ReplayOptions, Shuffle, TensorSpec, World,
-    conformance::check_resume, replay,
+    batching::{
+        options::Batching,
+        packing::{Method, Packing},
+    },
+    conformance::check_resume,
+    curriculum::{Curriculum, Infeasible, Pacing},
+    replay,
+    sampling::options::Sampling,
 };
 use gristmill_shard::{
     Control, ErrorKind, ShardSet, Storage,
@@ -266,4 +273,98 @@ async fn a_set_that_grew_is_delivered_whole() {
     let samples = sorted(stored(&set, "train").await.concat());
     assert!(samples.len() == 1_133 && samples.windows(2).all(|w| w[0].0 < w[1].0));
     check_all_worlds(&set, "train").await;
+}
+
+/// A set with sidecars by which plans filter, order and draw.
+async fn set_with_sidecars() -> ShardSet {
+    let options = ShardOptions {
+        nodes: 2,
+        lanes: Some(8),
+        difficulty: Some("x".into()),
+        sidecars: vec!["x".into(), "user".into()],
+        ..small_shards()
+    };
+    shards(700, &options).await.2
+}
+
+#[tokio::test]
+async fn filtered_ordered_and_drawn_plans_are_delivered_as_planned() {
+    let set = set_with_sidecars().await;
+    let lanes = stored(&set, "train").await;
+    let base = PlanOptions::new("train", 40);
+    let paced = |infeasible| Curriculum::Paced {
+        column: "x".into(),
+        epochs: Some(0.8),
+        infeasible,
+        pacing: Pacing::Sqrt { start: 0.05 },
+        steps: None,
+    };
+    let weighted = |replacement| Sampling::Weighted { column: "x".into(), replacement, samples: Some(300) };
+    let filters = vec!["x<p70".parse().unwrap(), "user!=0".parse().unwrap()];
+    let kinds = [
+        PlanOptions { filters: filters.clone(), ..base.clone() },
+        // Whole row groups are left out.
+        PlanOptions { filters: vec!["x>=690".parse().unwrap()], ..base.clone() },
+        PlanOptions { filters, shuffle: Shuffle::Global, ..base.clone() },
+        PlanOptions {
+            curriculum: Some(Curriculum::Ordered { column: "difficulty".into(), epochs: 1 }),
+            ..base.clone()
+        },
+        PlanOptions { curriculum: Some(paced(Infeasible::Clip)), ..base.clone() },
+        PlanOptions {
+            curriculum: Some(paced(Infeasible::Repeat)),
+            filters: vec!["x<p70".parse().unwrap()],
+            ..base.clone()
+        },
+        PlanOptions { sampling: Some(weighted(true)), ..base.clone() },
+        PlanOptions { sampling: Some(weighted(false)), ..base.clone() },
+    ];
+    for plan_options in kinds {
+        for epoch in [0, 1] {
+            let mut steps: BTreeMap<u64, Vec<Sample>> = BTreeMap::new();
+            let mut plan = None;
+            for rank in 0..3 {
+                let mut options = options(&set, "train", 40, World::new(rank, 3, 3).unwrap());
+                options.plan = plan_options.clone();
+                let loader = DataLoader::open(set.clone(), options, Handle::current()).await.unwrap();
+                let mut batches = loader.epoch(epoch).unwrap();
+                while let Some(batch) = batches.next().await.unwrap() {
+                    let ids = batch.row_ids().unwrap().iter().map(|id| (*id, 0));
+                    steps.entry(batch.global_range().start).or_default().extend(ids);
+                }
+                plan = Some(loader.plan().clone());
+            }
+            let plan = plan.unwrap();
+            assert_eq!(steps.len() as u64, plan.steps(epoch).unwrap());
+            let mut order = plan.epoch(epoch);
+            for (start, got) in steps {
+                let want = plan.batch_at(epoch, start).unwrap().map(|t| order.sample(t).unwrap().unwrap());
+                let want = want.map(|s| lanes[s.lane as usize][s.position as usize]).collect();
+                assert_eq!(sorted(got), sorted(want), "step at {start} of {plan_options:?}");
+            }
+        }
+        let mut resumed = options(&set, "train", 40, World::single());
+        resumed.plan = plan_options;
+        check_resume(async || DataLoader::open(set.clone(), resumed.clone(), Handle::current()).await, 0)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_the_loader_does_not_deliver_is_refused_and_so_are_columns_without_a_sidecar() {
+    let set = set_with_sidecars().await;
+    let refused = async |plan: PlanOptions| {
+        let mut options = options(&set, "train", 40, World::single());
+        options.plan = plan;
+        DataLoader::open(set.clone(), options, Handle::current()).await.unwrap_err()
+    };
+    let base = PlanOptions::new("train", 40);
+    let packing = Packing { capacity: 10, max_segments: None, method: Method::BestFit };
+    let packed = Batching::Packed { lengths: "user".into(), packing, window_rows: None };
+    let error = refused(PlanOptions { batching: packed, ..base.clone() }).await;
+    assert!(error.to_string().contains("fixed number of samples"), "{error}");
+    let error = refused(PlanOptions { filters: vec!["class=1".parse().unwrap()], ..base }).await;
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(error.to_string().contains("\"class\"") && error.to_string().contains("difficulty, user, x"), "{error}");
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use gristmill_loader::{Predicate, curriculum::Curriculum, sampling::options::Sampling};
 use gristmill_shard::{error::nearest_name, schema::DatasetSchema};
 use serde::{Deserialize, Serialize};
 
@@ -244,6 +245,16 @@ pub struct LoaderConfig {
     /// Batches made ahead, at least 1. Default 4.
     #[serde(default = "default_prefetch")]
     pub prefetch: usize,
+    /// Which rows of the train split take part, by columns with sidecars: those that meet every condition, such as
+    /// `words<=512`. Default: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<Predicate>,
+    /// Easy rows first, by a column with a sidecar. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curriculum: Option<Curriculum>,
+    /// Weighted or class-balanced epochs, by a column with a sidecar. Default: every row once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
 }
 
 /// Order of the train split.
@@ -326,6 +337,9 @@ impl Default for LoaderConfig {
             window_blocks: default_window(),
             memory_bytes: default_memory(),
             prefetch: default_prefetch(),
+            filters: Vec::new(),
+            curriculum: None,
+            sampling: None,
         }
     }
 }
@@ -498,7 +512,7 @@ impl TrainConfig {
     /// how fast and on how many ranks they are done, and what is only reported.
     #[must_use]
     pub fn semantic_digest(&self, manifest_digest: &str) -> String {
-        digest(&serde_json::json!({
+        let mut options = serde_json::json!({
             "version": 1,
             "manifest": manifest_digest,
             "train": self.data.train,
@@ -512,7 +526,13 @@ impl TrainConfig {
             "seed": self.seed,
             "shuffle": self.loader.shuffle,
             "window_blocks": self.loader.window_blocks,
-        }))
+        });
+        // Only where they are given: a run without them is the same run as before there were any.
+        let LoaderConfig { filters, curriculum, sampling, .. } = &self.loader;
+        if !filters.is_empty() || curriculum.is_some() || sampling.is_some() {
+            options["order"] = serde_json::json!([filters, curriculum, sampling]);
+        }
+        digest(&options)
     }
 
     /// Digest of what decides the report, given the parameters.
@@ -654,6 +674,14 @@ mod tests {
         for (path, value) in [(&["seed"][..], 7), (&["global_batch"], 8), (&["epochs"], 2)] {
             assert!(!same(&with(path, value.into()).unwrap()), "{path:?}");
         }
+        for (key, value) in [
+            ("filters", serde_json::json!(["words<=512"])),
+            ("curriculum", serde_json::json!({"kind": "ordered", "column": "words", "epochs": 1})),
+            ("sampling", serde_json::json!({"kind": "balanced", "column": "late"})),
+        ] {
+            assert!(!same(&with(&["loader", key], value).unwrap()), "{key}");
+        }
+        assert!(with(&["loader", "filters"], serde_json::json!(["words"])).is_err());
         assert_ne!(base.semantic_digest("other"), base.semantic_digest("m"));
         let baseline = with(&["baseline"], serde_json::json!({"column": "origin"})).unwrap();
         assert!(same(&baseline) && baseline.report_digest() != base.report_digest());

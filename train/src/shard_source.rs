@@ -98,6 +98,9 @@ impl Sources for ShardSources {
             ShuffleKind::ShardBlock => Shuffle::ShardBlock { window_blocks: self.config.loader.window_blocks },
             ShuffleKind::Global => Shuffle::Global,
         };
+        plan.filters.clone_from(&self.config.loader.filters);
+        plan.curriculum.clone_from(&self.config.loader.curriculum);
+        plan.sampling.clone_from(&self.config.loader.sampling);
         Ok(Box::new(self.loader(plan, self.spec.clone(), world)?))
     }
 

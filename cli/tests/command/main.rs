@@ -12,5 +12,6 @@ mod killed_tasks;
 mod launch;
 mod object_storage;
 mod pipeline;
+mod plan;
 mod set_errors;
 mod usage_errors;

@@ -583,7 +583,7 @@ mod tests {
         for (bad, what) in [
             (Budget { max_rows: Some(0), ..good.clone() }, "max_rows is 0"),
             (Budget { max_tokens: 0, ..good.clone() }, "max_tokens is 0"),
-            (Budget { micro_batches: 0, ..good.clone() }, "micro-batches is 0"),
+            (Budget { micro_batches: 0, ..good.clone() }, "micro_batches is 0"),
             (Budget { pad_to: PadTo::Multiple { of: 0 }, ..good.clone() }, "pad_to.multiple.of is 0"),
             (Budget { pad_to: PadTo::Multiple { of: 101 }, ..good.clone() }, "padded to 101 tokens is above"),
             (Budget { pad_to: boundaries(&[]), ..good.clone() }, "is empty"),

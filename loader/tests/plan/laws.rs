@@ -72,6 +72,11 @@ proptest! {
             (stops[2], second.1, 1),
         ];
         check_changes(&plan, epoch, &changes).map_err(fail)?;
+        // Stopped at every step in turn, where there are few.
+        for stop in 0..if steps <= 12 { steps + 1 } else { 0 } {
+            let taken_over = [(0, machines.1, 1), (stop, second.0, second.0)];
+            check_changes(&plan, epoch, &taken_over).map_err(fail)?;
+        }
         if steps > 0 {
             let again = asked.plan().unwrap();
             prop_assert_eq!(plan.fingerprint(), again.fingerprint());
