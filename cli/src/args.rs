@@ -285,7 +285,7 @@ pub struct PlanFlags {
     /// The split to read.
     #[arg(long, default_value = "train")]
     pub split: String,
-    /// Samples of one step over all ranks; bins where rows are packed.
+    /// Samples of one step over all ranks (bins, where plan packs rows).
     #[arg(long, value_name = "G", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: u64,
     /// Order of the samples.
@@ -312,10 +312,6 @@ pub struct PlanFlags {
     /// column="weight", replacement=true, samples=1000.
     #[arg(long, value_name = "TABLE", value_parser = table::<Sampling>)]
     pub sampling: Option<Sampling>,
-    /// Steps by length, as a TOML table: kind="budget", lengths="words", budget={max_tokens=16384, micro_batches=8}; or
-    /// kind="packed", lengths="words", packing={capacity=2048}.
-    #[arg(long, value_name = "TABLE", value_parser = table::<Batching>)]
-    pub batching: Option<Batching>,
 }
 
 /// A TOML table, with or without its braces.
@@ -447,7 +443,8 @@ pub struct PlanArgs {
     /// Ranks.
     #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..))]
     pub world_size: u32,
-    /// Machines the ranks are on [default: the shard set's nodes when they divide the ranks, else 1].
+    /// Machines the ranks are on, also those of --change [default: the shard set's nodes when they divide the ranks,
+    /// else 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub machines: Option<u32>,
     /// Epoch, from 0.
@@ -455,17 +452,22 @@ pub struct PlanArgs {
     pub epoch: u64,
     /// Another world that goes on from a step, from the state saved there: STEP:RANKS or STEP:RANKS:MACHINES. May be
     /// repeated.
-    #[arg(long, value_name = "CHANGE")]
+    #[arg(long, value_name = "STEP:RANKS[:MACHINES]")]
     pub change: Vec<ChangeArg>,
     /// A source of a mix: SPLIT=WEIGHT, or URL#SPLIT=WEIGHT of another shard set. Instead of --split, once a source.
-    #[arg(long, value_name = "SOURCE", conflicts_with = "split")]
+    #[arg(long, value_name = "SPLIT=WEIGHT", conflicts_with = "split")]
     pub mix: Vec<MixArg>,
     /// A stage of the mix's first epoch before the weights of --mix hold: SAMPLES:WEIGHT,WEIGHT,… May be repeated.
-    #[arg(long, value_name = "STAGE", requires = "mix")]
+    #[arg(long, value_name = "SAMPLES:WEIGHTS", requires = "mix")]
     pub stage: Vec<StageArg>,
-    /// Where an epoch of the mix ends: first-exhausted, all-exhausted, or after a number of samples.
-    #[arg(long, value_name = "STOP", default_value = "first-exhausted", value_parser = stop)]
-    pub stop: Stop,
+    /// Where an epoch of the mix ends: first-exhausted, all-exhausted, or after a number of samples
+    /// [default: first-exhausted].
+    #[arg(long, value_name = "STOP", requires = "mix", value_parser = stop)]
+    pub stop: Option<Stop>,
+    /// Steps by length, as a TOML table: kind="budget", lengths="words", budget={max_tokens=16384, micro_batches=8}; or
+    /// kind="packed", lengths="words", packing={capacity=2048}.
+    #[arg(long, value_name = "TABLE", value_parser = table::<Batching>)]
+    pub batching: Option<Batching>,
     /// Column of integers whose values are counted over the epoch.
     #[arg(long, value_name = "COLUMN")]
     pub classes: Option<String>,

@@ -111,6 +111,10 @@ impl Column {
         }
     }
 
+    pub(crate) fn has_floats(&self) -> bool {
+        self.lanes.iter().any(|lane| matches!(lane, Sidecar::Floats(values) if !values.is_empty()))
+    }
+
     /// All values, lane by lane.
     pub fn values(&self) -> impl Iterator<Item = Number> + '_ {
         self.lanes.iter().flat_map(|lane| {
@@ -169,7 +173,10 @@ impl Columns {
                 continue;
             }
             let empty = shards.layout().split(split)?.1.rows == 0;
-            if !empty && !kept.iter().any(|k| k == name) {
+            // An empty split has no sidecars: then the name must be that of a column or a role.
+            let known =
+                ["weight", "difficulty"].contains(&name) || shards.manifest().schema.column(name, "plan").is_ok();
+            if !(kept.iter().any(|k| k == name) || empty && known) {
                 return Err(missing(name, split, &kept));
             }
             let mut lanes = Vec::with_capacity(shards.layout().lanes as usize);

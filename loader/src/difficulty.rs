@@ -46,6 +46,10 @@ impl ByDifficulty {
         }
     }
 
+    pub(crate) fn lanes(&self) -> u32 {
+        self.table.lanes()
+    }
+
     /// Rows of `lane` that take part and are of at most this difficulty.
     pub(crate) fn at_most(&self, lane: u32, difficulty: f64) -> u64 {
         let order = self.lane(lane);

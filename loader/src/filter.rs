@@ -33,6 +33,8 @@ enum Operator {
     Unequal,
 }
 
+const MILLION: u64 = 1_000_000;
+
 /// Longer ones first, so that `<=` is not taken for `<`.
 const OPERATORS: [(&str, Operator); 7] = [
     ("<=", Operator::AtMost),
@@ -47,8 +49,8 @@ const OPERATORS: [(&str, Operator); 7] = [
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Threshold {
     Value(Number),
-    /// Of 100.
-    Percentile(f64),
+    /// In millionths of a percent, 0 to 10^8.
+    Percentile(u64),
     /// Mean and so many deviations.
     Deviations(f64),
 }
@@ -82,7 +84,12 @@ impl fmt::Display for Threshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(value) => value.fmt(f),
-            Self::Percentile(percent) => write!(f, "p{percent}"),
+            Self::Percentile(millionths) => {
+                let (whole, part) = (millionths / MILLION, millionths % MILLION);
+                let digits = format!("{part:06}");
+                let digits = digits.trim_end_matches('0');
+                write!(f, "p{whole}{}{digits}", if digits.is_empty() { "" } else { "." })
+            }
             Self::Deviations(0.0) => f.write_str("mean"),
             Self::Deviations(times) => write!(f, "mean{times:+}sd"),
         }
@@ -131,17 +138,26 @@ impl FromStr for Predicate {
     }
 }
 
+/// A percentile in millionths of a percent, exact: a float would put p7 of 100 values after the eighth.
+fn percentile(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 3 || part.len() > 6 || !digits(whole) || !digits(part) {
+        return None;
+    }
+    let part: u64 = format!("{part:0<6}").parse().ok()?;
+    Some(whole.parse::<u64>().ok()? * MILLION + part).filter(|p| *p <= 100 * MILLION)
+}
+
 fn threshold(text: &str) -> Result<Threshold, String> {
     let number = |text: &str| {
         let value: f64 = text.parse().map_err(|_| format!("\"{text}\" is no number"))?;
         if value.is_finite() { Ok(value) } else { Err(format!("{text} is not finite")) }
     };
     if let Some(percent) = text.strip_prefix('p') {
-        let percent = number(percent)?;
-        return match (0.0..=100.0).contains(&percent) {
-            true => Ok(Threshold::Percentile(percent)),
-            false => Err(format!("p{percent} is no percentile from p0 to p100")),
-        };
+        return percentile(percent)
+            .map(Threshold::Percentile)
+            .ok_or_else(|| format!("p{percent} is no percentile from p0 to p100 with at most six decimals"));
     }
     if let Some(rest) = text.strip_prefix("mean") {
         return match rest.strip_suffix("sd") {
@@ -170,19 +186,29 @@ impl Predicate {
     fn resolve(&self, column: &Column) -> Result<Number> {
         let none = || {
             Error::usage(
-                format!("filter \"{self}\": the split has no such values"),
+                format!("filter \"{self}\": the split has no such values, or some that are not finite"),
                 "compare with a number, or leave the filter out",
             )
         };
         match self.threshold {
             Threshold::Value(value) => Ok(value),
             Threshold::Percentile(percent) => {
-                let mut values: Vec<Number> = column.values().filter(|v| !v.as_f64().is_nan()).collect();
-                let last = values.len().checked_sub(1).ok_or_else(none)?;
-                let rank = ((percent / 100.0) * values.len() as f64).ceil() as usize;
-                let at = rank.saturating_sub(1).min(last);
-                let (_, value, _) = values.select_nth_unstable_by(at, |a, b| a.compare(*b).unwrap_or(Ordering::Equal));
-                Ok(*value)
+                let (mut integers, mut floats) = (Vec::new(), Vec::new());
+                for value in column.values() {
+                    match value {
+                        Number::Integer(value) => integers.push(value),
+                        Number::Float(value) if value.is_nan() => {}
+                        Number::Float(value) => floats.push(value),
+                    }
+                }
+                // Lanes are of one type, unless one of them has no rows.
+                if floats.is_empty() {
+                    let at = nearest_rank(percent, integers.len()).ok_or_else(none)?;
+                    return Ok(Number::Integer(*integers.select_nth_unstable(at).1));
+                }
+                floats.extend(integers.into_iter().map(|value| value as f64));
+                let at = nearest_rank(percent, floats.len()).ok_or_else(none)?;
+                Ok(Number::Float(*floats.select_nth_unstable_by(at, f64::total_cmp).1))
             }
             Threshold::Deviations(times) => {
                 let (mut n, mut mean, mut squares) = (0.0, 0.0, 0.0);
@@ -198,6 +224,12 @@ impl Predicate {
             }
         }
     }
+}
+
+/// Place of a percentile among `count` sorted values; `None` of no values.
+fn nearest_rank(millionths: u64, count: usize) -> Option<usize> {
+    let rank = (u128::from(millionths) * count as u128).div_ceil(u128::from(100 * MILLION));
+    Some((rank as usize).saturating_sub(1).min(count.checked_sub(1)?))
 }
 
 /// What the predicates keep of a split.
@@ -225,6 +257,8 @@ pub(crate) fn filter(table: &LaneTable, columns: &Columns, predicates: &[Predica
         });
         tests.push((column, predicate.operator, value));
     }
+    // All hold: their order says nothing.
+    resolved.sort_unstable();
     let lanes = (0..table.lanes()).map(|lane| {
         KeptRows::new(table.stored_rows(lane), |position| {
             tests.iter().all(|(column, operator, value)| {
@@ -281,6 +315,17 @@ mod tests {
     }
 
     #[test]
+    fn a_percentile_of_a_hundred_values_is_as_many_of_them() {
+        for percent in 1..=100 {
+            let values = Column::integers(vec![(1..=50).collect(), (51..=100).collect()]);
+            let table = LaneTable::simulated_lanes(&[50, 50], 1, 0, 7).unwrap();
+            let columns = Columns::new([("x".to_owned(), values)]);
+            let filtered = filter(&table, &columns, &[format!("x<=p{percent}").parse().unwrap()]).unwrap();
+            assert_eq!(filtered.lanes.iter().map(KeptRows::count).sum::<u64>(), percent);
+        }
+    }
+
+    #[test]
     fn what_is_no_predicate_is_refused_with_the_reason() {
         for (text, why) in [
             ("x", "compares nothing"),
@@ -290,6 +335,8 @@ mod tests {
             ("x<y", "no number"),
             ("x<inf", "not finite"),
             ("x<p101", "percentile"),
+            ("x<p-1", "percentile"),
+            ("x<p1.1234567", "percentile"),
             ("x<mean3sd", "mean+Ksd"),
             ("x=<3", "no number"),
         ] {

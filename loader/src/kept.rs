@@ -5,12 +5,14 @@ const RUN: usize = 512;
 const WORDS: usize = RUN / 64;
 
 /// A set of positions with rank and select (Jacobson, "Space-efficient static trees and graphs", 1989): 1 bit a row and
-/// 8 bytes for 512 of them.
+/// 12 bytes for 512 of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptRows {
     bits: Vec<u64>,
     /// Kept rows before each run, and in all.
     before: Vec<u64>,
+    /// The run of every 512th kept row, so that a kept row is sought between two of them.
+    hints: Vec<u32>,
 }
 
 impl KeptRows {
@@ -30,7 +32,13 @@ impl KeptRows {
             kept += run.iter().map(|w| u64::from(w.count_ones())).sum::<u64>();
             before.push(kept);
         }
-        Self { bits, before }
+        let mut hints = Vec::new();
+        for (run, ends) in (0..).zip(before.iter().skip(1)) {
+            while (hints.len() * RUN) as u64 <= ends.saturating_sub(1) && *ends > 0 {
+                hints.push(run);
+            }
+        }
+        Self { bits, before, hints }
     }
 
     /// Kept rows.
@@ -65,7 +73,11 @@ impl KeptRows {
     /// Position of kept row `ordinal`; the number of rows, rounded up to 64, past the last one.
     #[must_use]
     pub fn select(&self, ordinal: u64) -> u64 {
-        let run = self.before.partition_point(|b| *b <= ordinal).saturating_sub(1);
+        let hint = usize::try_from(ordinal).unwrap_or(usize::MAX) / RUN;
+        let first = self.hints.get(hint).map_or(self.before.len(), |run| *run as usize);
+        let last = self.hints.get(hint + 1).map_or(self.before.len(), |run| *run as usize + 2);
+        let between = self.before.get(first..last.min(self.before.len())).unwrap_or_default();
+        let run = (first + between.partition_point(|b| *b <= ordinal)).saturating_sub(1);
         let mut left = ordinal - self.before.get(run).copied().unwrap_or(0);
         for (at, word) in (run * WORDS..).zip(self.bits.iter().skip(run * WORDS)) {
             let ones = u64::from(word.count_ones());

@@ -231,6 +231,9 @@ impl Needs {
         let needed = self.windows.saturating_add(others);
         if needed > options.memory_bytes {
             let help = match options.plan.shuffle {
+                _ if options.plan.curriculum.is_some() || options.plan.sampling.is_some() => {
+                    "raise memory_bytes, leave the curriculum or sampling out, or use more ranks".to_owned()
+                }
                 Shuffle::Global => "raise memory_bytes, use shuffle = \"shard-block\", or more ranks".to_owned(),
                 Shuffle::ShardBlock { window_blocks } if window_blocks > 1 => {
                     "raise memory_bytes, lower window_blocks, or use more ranks".to_owned()

@@ -8,7 +8,7 @@ use std::{
 use crate::{lane_table::LaneTable, order::table_bytes, plan::Plan, slice::SliceRule, source::WindowKind};
 
 /// Steps of an epoch that are looked at to see which lanes a rank reads. Parts of batches that begin at the same lane
-/// of a segment are alike, so as many steps as it has lanes show every kind there is; sets of thousands of lanes are
+/// of a segment and the same rank's turn are alike, so as many steps as lanes times ranks show every kind there is; sets of thousands of lanes are
 /// looked at in part.
 const STEPS: u64 = 1 << 14;
 
@@ -109,7 +109,7 @@ fn phases(plan: &Plan, rule: &SliceRule) -> (Vec<Phase>, BTreeMap<u32, Runs>) {
         } else {
             // From the step that is under way when the segment begins.
             let mut index = segment.start - segment.start % global_batch;
-            for _ in 0..most.min(segment.lanes.saturating_add(2)) {
+            for _ in 0..most.min(segment.lanes.saturating_mul(rule.world_size()).saturating_add(2)) {
                 if index >= end {
                     break;
                 }

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     filter::Predicate,
     mixture::MixOptions,
-    sampling::options::Sampling,
+    sampling::options::{Repeats, Sampling},
 };
 
 /// How an epoch is shuffled.
@@ -128,6 +128,14 @@ impl PlanOptions {
         if let Some(sampling) = &self.sampling {
             sampling.validate()?;
         }
+        let has_steps = self.batching == Batching::Fixed && self.mix.is_none();
+        if !has_steps && self.curriculum.as_ref().is_some_and(Curriculum::is_in_steps) {
+            return Err(Error::usage(
+                "curriculum: it is given in steps, which a source of its own has only where batches are of a fixed \
+                 number of samples",
+                "give epochs, and a pacing without steps of its own",
+            ));
+        }
         if self.curriculum.is_some() && self.sampling.is_some() {
             return Err(Error::usage(
                 "both a curriculum and sampling are given, and each says which rows are drawn when",
@@ -141,6 +149,16 @@ impl PlanOptions {
             ));
         }
         Ok(())
+    }
+
+    /// Whether no row is delivered twice in a pass.
+    #[must_use]
+    pub fn is_at_most_once(&self) -> bool {
+        match &self.sampling {
+            None => self.is_exactly_once(),
+            Some(Sampling::Weighted { replacement, .. }) => !replacement,
+            Some(Sampling::Balanced { repeats, .. }) => *repeats == Repeats::Never,
+        }
     }
 
     /// Whether every row that takes part is delivered once in each pass.

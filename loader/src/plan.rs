@@ -16,7 +16,7 @@ use gristmill_shard::ShardSet;
 use crate::{
     batching::{
         options::Batching,
-        windows::{EpochWindows, WindowRule, check_lengths, length},
+        windows::{EpochWindows, Lengths, WindowRule, lengths},
     },
     columns::{Column, Columns, order_name},
     curriculum::{Curriculum, Level, RampReport},
@@ -87,6 +87,7 @@ struct Prepared {
     identity: SourceIdentity,
     by: Option<ByDifficulty>,
     paced: Vec<PacedPass>,
+    lengths: Option<Lengths>,
 }
 
 impl Prepared {
@@ -99,9 +100,10 @@ impl Prepared {
             table = Arc::new(table.filtered(filtered.lanes)?);
             filters = filtered.resolved;
         }
-        if let Some(lengths) = options.batching.lengths() {
-            check_lengths(&table, columns.get(lengths)?, lengths, &options.batching)?;
-        }
+        let lengths = match options.batching.lengths() {
+            Some(name) => Some(lengths(&table, columns.get(name)?, name, &options.batching)?),
+            None => None,
+        };
         let by = match &options.curriculum {
             Some(curriculum) => Some(ByDifficulty::new(&table, &columns, curriculum.column())?),
             None => None,
@@ -117,11 +119,11 @@ impl Prepared {
         };
         let split = table.split().to_owned();
         let identity = SourceIdentity { filters, manifest, rows: table.split_rows(), split };
-        Ok(Self { table, columns, identity, by, paced })
+        Ok(Self { table, columns, identity, by, paced, lengths })
     }
 
     fn plan(self, options: &PlanOptions, keys: PlanKeys) -> Result<PlannedSource> {
-        let Self { table, columns, by, paced, .. } = self;
+        let Self { table, columns, by, paced, lengths, .. } = self;
         let order = match (&options.curriculum, by, &options.sampling) {
             (Some(Curriculum::Ordered { epochs, .. }), Some(by), _) => {
                 PassOrder::Ordered { by, passes: *epochs, then: options.shuffle }
@@ -136,7 +138,7 @@ impl Prepared {
             PassOrder::Sampled(sampled) => sampled.interleave()?,
             _ => table.interleave().clone(),
         };
-        Ok(PlannedSource::new(table, columns, interleave, order, keys))
+        Ok(PlannedSource::new(table, columns, lengths, interleave, order, keys))
     }
 }
 
@@ -187,7 +189,7 @@ impl Plan {
         let windows = match planned.first() {
             Some(first) => {
                 let keys = PlanKeys::new(options.seed, &fingerprint, None);
-                WindowRule::new(&options.batching, &first.table, &first.interleave, planned.len(), keys)?
+                WindowRule::new(&options.batching, &first.table, &first.interleave, mixture.is_some(), keys)?
             }
             None => None,
         };
@@ -360,13 +362,8 @@ impl Plan {
 
     /// The length of a row, where steps are made by lengths, else 0.
     pub(crate) fn length_of(&self, source: u32, lane: u32, position: u64) -> u32 {
-        let column = self
-            .0
-            .options
-            .batching
-            .lengths()
-            .and_then(|name| self.0.sources.get(source as usize).and_then(|source| source.columns.get(name).ok()));
-        column.map_or(0, |column| length(column, lane, position))
+        let lengths = self.0.sources.get(source as usize).and_then(|source| source.lengths.as_ref());
+        lengths.map_or(0, |lengths| lengths.get(lane, position))
     }
 
     /// The column `name` of a source.
@@ -415,6 +412,15 @@ impl Plan {
 
 fn identity(sources: &[Prepared], mix: Option<MixOptions>, options: &PlanOptions) -> Result<PlanIdentity> {
     let Some((first, more)) = sources.split_first() else { return Err(Error::internal("a plan without a source")) };
+    let mut sets: Vec<(&str, &str)> =
+        sources.iter().map(|s| (s.identity.manifest.as_str(), s.identity.split.as_str())).collect();
+    sets.sort_unstable();
+    if let Some([(_, split), _]) = sets.windows(2).find(|two| matches!(two, [a, b] if a == b)) {
+        return Err(Error::usage(
+            format!("split \"{split}\" of a shard set is two sources of the mix"),
+            "give it once, with the sum of the weights",
+        ));
+    }
     let levels = match sources.iter().any(|source| !source.paced.is_empty()) {
         true => {
             let tables: Vec<Vec<_>> =
@@ -438,7 +444,8 @@ fn identity(sources: &[Prepared], mix: Option<MixOptions>, options: &PlanOptions
         rows: first.identity.rows,
         sampling: options.sampling.clone(),
         seed: options.seed,
-        shuffle: options.shuffle,
+        // Draws have an order of their own.
+        shuffle: if options.sampling.is_some() { Shuffle::None } else { options.shuffle },
         split: options.split.clone(),
     })
 }

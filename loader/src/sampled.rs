@@ -59,6 +59,12 @@ impl Sampled {
                     true => allocate(&weights.totals, samples, &mut rng)?,
                     false => allocate_limited(&weights.totals, &weights.positive, samples, &mut rng)?,
                 };
+                if let Some(draws) = draws.iter().find(|draws| u32::try_from(**draws).is_err()) {
+                    return Err(Error::usage(
+                        format!("samples is {samples}, of which one lane would have {draws}"),
+                        "ask for fewer samples, so that a lane has at most 4,294,967,295, or use more lanes",
+                    ));
+                }
                 Ok(Self::Weighted { column: name.clone(), replacement: *replacement, scale: weights.scale, draws })
             }
             Sampling::Balanced { column: name, repeats, samples, shares } => {

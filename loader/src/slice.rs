@@ -58,7 +58,11 @@ impl SliceRule {
     pub fn new(plan: &Plan, world: &World) -> Self {
         let (rank, world_size, machines) = (world.rank(), world.world_size(), world.machines());
         let rule = match plan.sources() {
-            [one] if one.interleave.is_even() && one.table.lanes().is_multiple_of(world_size) => {
+            [one]
+                if plan.mixture().is_none()
+                    && one.interleave.is_even()
+                    && one.table.lanes().is_multiple_of(world_size) =>
+            {
                 // Lane v is node (v + first_node) mod N's. With M machines of g ranks, W = M·g, this residue keeps machine
                 // m on lanes with (v + first_node) mod M = m: its own node's when M = N, those of nodes ≡ m when M divides
                 // N.
@@ -84,6 +88,10 @@ impl SliceRule {
         Self { rank, world_size, rule, deal }
     }
 
+    pub(crate) fn world_size(&self) -> u64 {
+        u64::from(self.world_size)
+    }
+
     pub(crate) fn rank(&self) -> u32 {
         self.rank
     }
@@ -92,9 +100,9 @@ impl SliceRule {
         self.deal.as_ref()
     }
 
-    /// The rank's part of `count` things in a row.
-    pub(crate) fn contiguous(&self, count: u64) -> Range<u64> {
-        cut(count, self.rank, self.world_size)
+    /// The rank's part of `count` things in a row, of which the first is number `first` of the epoch.
+    pub(crate) fn contiguous(&self, count: u64, first: u64) -> Range<u64> {
+        cut(count, self.rank, self.world_size, first)
     }
 
     /// Whether every rank reads lanes of its own only.
@@ -114,7 +122,7 @@ impl SliceRule {
             }
             Rule::Contiguous { order } => {
                 let samples = batch.end.saturating_sub(batch.start);
-                let mut part = cut(samples, self.rank, self.world_size);
+                let mut part = cut(samples, self.rank, self.world_size, batch.start);
                 let mut taken = Vec::new();
                 for (source, lane) in order {
                     for run in runs(plan, &passes, *source, *lane) {
@@ -149,10 +157,12 @@ fn runs<'a>(
     })
 }
 
-/// Part `part` of `parts` of `[0, samples)`: contiguous, and as equal as can be.
-fn cut(samples: u64, part: u32, parts: u32) -> Range<u64> {
-    let at = |i: u32| ((u128::from(samples) * u128::from(i)) / u128::from(parts.max(1))) as u64;
-    at(part)..at(part + 1)
+/// Part `part` of `parts` of `[0, samples)`: contiguous, and as equal as can be. Where parts differ by one it goes round
+/// with `first`, the number of the first sample, so that over many steps all parts are as large.
+fn cut(samples: u64, part: u32, parts: u32, first: u64) -> Range<u64> {
+    let parts = u64::from(parts.max(1));
+    let at = |i: u64| ((u128::from(samples) * u128::from(i) + u128::from(first % parts)) / u128::from(parts)) as u64;
+    at(u64::from(part))..at(u64::from(part) + 1)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::{
 use gristmill_shard::keys::Domain;
 
 use crate::{
+    batching::windows::Lengths,
     columns::Columns,
     curriculum::{
         Curriculum, Infeasible, Level, Ramp, RampReport, Threshold,
@@ -44,6 +45,8 @@ type Lists = BTreeMap<(u64, u32), Arc<Mutex<Option<Arc<[u32]>>>>>;
 pub(crate) struct PlannedSource {
     pub(crate) table: Arc<LaneTable>,
     pub(crate) columns: Columns,
+    /// Where steps are made by lengths.
+    pub(crate) lengths: Option<Lengths>,
     /// How the indices of a pass are dealt to the lanes.
     pub(crate) interleave: Interleave,
     pub(crate) order: PassOrder,
@@ -93,7 +96,14 @@ pub(crate) fn pace(table: &LaneTable, by: &ByDifficulty, options: &Curriculum, b
     let Curriculum::Paced { pacing, infeasible, .. } = options else { return Ok(Vec::new()) };
     let rows = table.rows();
     let at_most = |difficulty: f64| by.at_most_in_all(difficulty);
-    let ramp = Ramp::new(pacing, rows, batch, options.total_steps(rows, batch), *infeasible, &at_most)?;
+    let total = options.total_steps(rows, batch);
+    if total == Some(0) && rows > 0 {
+        return Err(Error::usage(
+            format!("curriculum: all rows are admitted from the first step on, of {rows} rows in steps of {batch}"),
+            "give more epochs or steps, or smaller batches (windows, where rows are batched by length), or leave it out",
+        ));
+    }
+    let ramp = Ramp::new(pacing, rows, batch, total, *infeasible, &at_most)?;
     let steps = rows.div_ceil(batch.max(1)).max(1);
     let passes = ramp.total_steps().div_ceil(steps);
     if passes > PACED_EPOCHS_MAX {
@@ -103,14 +113,46 @@ pub(crate) fn pace(table: &LaneTable, by: &ByDifficulty, options: &Curriculum, b
         ));
     }
     let repeats = *infeasible == Infeasible::Repeat;
-    let pass = |epoch| {
+    let mut paced = Vec::new();
+    for epoch in 0..passes {
         let (levels, report) = ramp.epoch(epoch);
-        PacedPass { levels: levels.levels, report, repeats }
-    };
-    Ok((0..passes).map(pass).collect())
+        let mut pass = PacedPass { levels: levels.levels, report, repeats };
+        // Every lane takes its turns, so that one with few easy rows has to draw harder ones.
+        let widened = pass.widened_in_lanes(table.interleave(), by);
+        if *infeasible == Infeasible::Refuse && widened > u64::from(table.lanes()) {
+            return Err(Error::usage(
+                format!(
+                    "curriculum: lanes differ in difficulty: {widened} rows must be drawn before they are admitted"
+                ),
+                "make the shards with --difficulty for this column and without groups on one node, or give infeasible = \
+                 \"widen\"",
+            ));
+        }
+        if widened > pass.report.widened_rows {
+            pass.report.widened_rows = widened;
+            pass.report.widened_share = widened as f64 / rows.max(1) as f64;
+        }
+        paced.push(pass);
+    }
+    Ok(paced)
 }
 
 impl PacedPass {
+    /// Most rows, over all lanes, that a level admits above those of its difficulty, because the lanes that have them
+    /// must draw.
+    fn widened_in_lanes(&self, interleave: &Interleave, by: &ByDifficulty) -> u64 {
+        let mut widened = vec![0; self.levels.len()];
+        for lane in 0..by.lanes() {
+            let stages = self.stages(interleave, by, lane);
+            for ((sum, level), stage) in widened.iter_mut().zip(&self.levels).zip(stages) {
+                if let Threshold::Value(difficulty) = level.threshold {
+                    *sum += stage.pool - by.at_most(lane, difficulty).min(stage.pool);
+                }
+            }
+        }
+        widened.into_iter().max().unwrap_or(0)
+    }
+
     /// What `lane` draws in each level.
     fn stages(&self, interleave: &Interleave, by: &ByDifficulty, lane: u32) -> Vec<Stage> {
         let rows = interleave.before(lane, interleave.rows());
@@ -135,11 +177,12 @@ impl PlannedSource {
     pub(crate) fn new(
         table: Arc<LaneTable>,
         columns: Columns,
+        lengths: Option<Lengths>,
         interleave: Interleave,
         order: PassOrder,
         keys: PlanKeys,
     ) -> Self {
-        Self { table, columns, interleave, order, keys, lists: Mutex::default() }
+        Self { table, columns, lengths, interleave, order, keys, lists: Mutex::default() }
     }
 
     /// What the windows of the widest kind of any pass are.

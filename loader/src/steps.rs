@@ -22,7 +22,12 @@ pub enum Step {
         micro_batches: Vec<Vec<Slot>>,
     },
     /// Bins of packed rows.
-    Bins(Vec<Vec<BinSegment>>),
+    Bins {
+        /// Number of the first in its epoch.
+        first: u64,
+        /// Their rows.
+        bins: Vec<Vec<BinSegment>>,
+    },
 }
 
 /// A rank's part of a step.
@@ -85,7 +90,7 @@ impl<'a> StepPlanner<'a> {
             }
             bins.push(segments);
         }
-        Ok(Step::Bins(bins))
+        Ok(Step::Bins { first: units.start, bins })
     }
 
     fn window(&mut self, rule: &WindowRule, windows: &EpochWindows, number: u64) -> Result<Arc<PlannedWindow>> {
@@ -150,8 +155,8 @@ impl SliceRule {
                 mine.resize_with(deal.micro_steps() as usize, Vec::new);
                 Ok(RankPart::MicroBatches(mine))
             }
-            Step::Bins(bins) => {
-                let mine = self.contiguous(bins.len() as u64);
+            Step::Bins { first, bins } => {
+                let mine = self.contiguous(bins.len() as u64, *first);
                 let mine = bins.iter().skip(mine.start as usize).take((mine.end - mine.start) as usize);
                 Ok(RankPart::Bins(mine.cloned().collect()))
             }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use anyhow::Context as _;
 use gristmill_loader::{
     Plan, PlanOptions, Replay, ReplayOptions, Shuffle, Source, Tail,
+    batching::options::Batching,
     mixture::{MixOptions, StageOptions},
     replay,
     replay::{
@@ -16,6 +17,7 @@ use gristmill_shard::{ErrorKind, ShardSet};
 
 use crate::{
     args::{PlanArgs, PlanFlags, ShuffleArg, TailArg},
+    failure::Failure,
     output,
     session::Session,
     tables,
@@ -40,7 +42,7 @@ pub fn options(flags: &PlanFlags) -> PlanOptions {
         filters: flags.filter.clone(),
         curriculum: flags.curriculum.clone(),
         sampling: flags.sampling.clone(),
-        batching: flags.batching.clone().unwrap_or_default(),
+        batching: Batching::Fixed,
         mix: None,
     }
 }
@@ -48,6 +50,7 @@ pub fn options(flags: &PlanFlags) -> PlanOptions {
 /// The plan, and the nodes of its first shard set.
 async fn open(session: &Session, args: &PlanArgs) -> anyhow::Result<(Plan, u32)> {
     let mut options = options(&args.plan);
+    options.batching = args.batching.clone().unwrap_or_default();
     let shown = [&args.classes, &args.difficulty, &args.lengths];
     let shown: Vec<&str> = shown.into_iter().filter_map(Option::as_deref).collect();
     let mut sets = BTreeMap::new();
@@ -71,7 +74,7 @@ async fn open(session: &Session, args: &PlanArgs) -> anyhow::Result<(Plan, u32)>
         stages.extend(args.stage.iter().map(|s| StageOptions { samples: Some(s.samples), weights: s.weights.clone() }));
         let weights = args.mix.iter().map(|mixed| mixed.weight).collect();
         stages.push(StageOptions { samples: None, weights });
-        options.mix = Some(MixOptions { stages, stop: args.stop });
+        options.mix = Some(MixOptions { stages, stop: args.stop.unwrap_or_default() });
     }
     Ok((Plan::over(sources, options)?, nodes))
 }
@@ -86,7 +89,7 @@ pub fn run(session: &Session, args: &PlanArgs) -> anyhow::Result<ExitCode> {
     worlds.extend(args.change.iter().map(|change| WorldFrom {
         step: change.step,
         world_size: change.world_size,
-        machines: machines(change.machines, change.world_size),
+        machines: machines(change.machines.or(args.machines), change.world_size),
     }));
     let options = ReplayOptions {
         epoch: args.epoch,
@@ -109,9 +112,10 @@ pub fn run(session: &Session, args: &PlanArgs) -> anyhow::Result<ExitCode> {
             difficulty_name: args.difficulty.as_deref().or(of_order),
             lengths_name: lengths,
         })?;
-        fs_err::write(path, page).context("could not write the page")?;
+        fs_err::write(path, page)
+            .map_err(|e| Failure::usage(e.to_string(), "give --html a file in a folder that is there"))?;
     }
-    let broken = replay.exactly_once && (replay.missing > 0 || replay.repeated > 0);
+    let broken = (replay.exactly_once && replay.missing > 0) || (replay.at_most_once && replay.repeated > 0);
     if session.common.json {
         output::json(&serde_json::json!({
             "fingerprint": plan.fingerprint().to_string(),
@@ -151,6 +155,9 @@ fn text(args: &PlanArgs, plan: &Plan, replay: &Replay) -> String {
     facts.push(pair("steps of every rank", count(replay.steps_per_rank)));
     if let Some(tokens) = &replay.tokens {
         facts.push(pair("tokens", count(tokens.real)));
+        if tokens.dropped > 0 {
+            facts.push(pair("tokens dropped with the tail", count(tokens.dropped)));
+        }
         facts.push(pair("padding, of all tokens", format!("{:.2} %", 100.0 * tokens.padding)));
         facts.push(pair("imbalance of tokens between ranks, mean", format!("{:.2} %", 100.0 * tokens.imbalance_mean)));
         facts.push(pair("imbalance, worst step", format!("{:.2} %", 100.0 * tokens.imbalance_worst)));
@@ -181,9 +188,9 @@ fn text(args: &PlanArgs, plan: &Plan, replay: &Replay) -> String {
     text.push_str(&tables::table(&header, 0, reads));
     if !replay.sources.is_empty() {
         let header = ["source", "rows", "draws", "whole passes", "share asked", "share"];
-        let rows = replay.sources.iter().map(|s| {
+        let rows = replay.sources.iter().zip(&args.mix).map(|(s, mixed)| {
             vec![
-                s.split.clone(),
+                mixed.shards.as_ref().map_or_else(|| s.split.clone(), |url| format!("{url}#{}", s.split)),
                 count(s.rows),
                 count(s.draws),
                 count(s.passes),

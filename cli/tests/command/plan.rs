@@ -160,13 +160,8 @@ fn mistakes_are_named_with_what_to_do() {
             bad("plan shards --world-size 2 --mix web=x", 2, "usage", &["web=x"], "--help"),
             bad("plan shards --world-size 2 --mix nothing=1", 2, "usage", &["nothing"], "web"),
             bad("plan shards --world-size 2 --mix web=1 --split web", 2, "usage", &["--split", "--mix"], "--help"),
-            bad(
-                "load shards --split web --batching kind=\"packed\",lengths=\"tokens\",packing={capacity=9}",
-                2,
-                "usage",
-                &["fixed number"],
-                "plan command",
-            ),
+            bad("load shards --batching kind=1", 2, "usage", &["--batching"], "--help"),
+            bad("plan shards --world-size 2 --stop 9", 2, "usage", &["--mix"], "--help"),
         ],
     );
 }

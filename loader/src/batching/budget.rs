@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::longest_first::longest_first;
 use crate::error::{Error, Result};
 
+/// Most micro-batches of a step.
+pub const MICRO_BATCHES_MAX: u32 = 1 << 20;
+
 /// What a micro-batch may hold. Lengths may be in any unit that adds up, bytes for instance; tokens are spoken of.
 // Fields are in byte order of their names: the JSON is hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +94,12 @@ impl Budget {
         }
         if self.micro_batches == 0 {
             return Err(at_least_1("micro_batches"));
+        }
+        if self.micro_batches > MICRO_BATCHES_MAX {
+            return Err(Error::usage(
+                format!("micro_batches is {}", self.micro_batches),
+                format!("a step has at most {MICRO_BATCHES_MAX}"),
+            ));
         }
         let widest = match &self.pad_to {
             PadTo::Longest => return Ok(()),

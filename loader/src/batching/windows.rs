@@ -95,26 +95,32 @@ pub struct BinSegment {
     pub length: u32,
 }
 
-/// The length of a row, which was checked when the plan was made.
-pub(crate) fn length(column: &Column, lane: u32, position: u64) -> u32 {
-    match column.value(lane, position) {
-        Some(Number::Integer(value)) => u32::try_from(value).unwrap_or(u32::MAX),
-        Some(Number::Float(_)) | None => 0,
+/// Lengths of rows by lane and position, 4 bytes a row; 0 of rows that take no part.
+#[derive(Debug)]
+pub(crate) struct Lengths(Vec<Box<[u32]>>);
+
+impl Lengths {
+    pub(crate) fn get(&self, lane: u32, position: u64) -> u32 {
+        let lane = self.0.get(lane as usize).map_or(&[][..], |lane| lane);
+        usize::try_from(position).ok().and_then(|at| lane.get(at)).copied().unwrap_or(0)
     }
 }
 
-/// Refuses lengths that are none.
+/// The lengths of the rows that take part.
 ///
 /// # Errors
 /// [`Error::Usage`] for a column of floats, a negative length, one above 2^32 − 2, and one that the rule has no room for.
-pub(crate) fn check_lengths(table: &LaneTable, column: &Column, name: &str, batching: &Batching) -> Result<()> {
+pub(crate) fn lengths(table: &LaneTable, column: &Column, name: &str, batching: &Batching) -> Result<Lengths> {
     let (mut longest, mut too_long) = (0, 0_u64);
+    let mut lanes = Vec::with_capacity(table.lanes() as usize);
     let fits = |length: u32| match batching {
         Batching::Budget { budget, .. } => budget.padded(length).is_some_and(|padded| padded <= budget.max_tokens),
         Batching::Packed { .. } | Batching::Fixed => true,
     };
     for lane in 0..table.lanes() {
-        for position in (0..table.stored_rows(lane)).filter(|position| table.contains(lane, *position)) {
+        let rows = usize::try_from(table.stored_rows(lane)).unwrap_or(usize::MAX);
+        let mut of_lane = vec![0_u32; rows].into_boxed_slice();
+        for (position, kept) in (0..).zip(&mut of_lane).filter(|(position, _)| table.contains(lane, *position)) {
             let refuse = |value: &dyn std::fmt::Display| {
                 Error::usage(
                     format!("column \"{name}\": {value} at position {position} of lane {lane} is no length"),
@@ -126,6 +132,7 @@ pub(crate) fn check_lengths(table: &LaneTable, column: &Column, name: &str, batc
                     Ok(length) if length < u32::MAX => {
                         too_long += u64::from(!fits(length));
                         longest = longest.max(length);
+                        *kept = length;
                     }
                     _ => return Err(refuse(&value)),
                 },
@@ -133,9 +140,10 @@ pub(crate) fn check_lengths(table: &LaneTable, column: &Column, name: &str, batc
                 None => return Err(Error::internal(format!("lane {lane} has no \"{name}\" at {position}"))),
             }
         }
+        lanes.push(of_lane);
     }
     if too_long == 0 {
-        return Ok(());
+        return Ok(Lengths(lanes));
     }
     Err(Error::usage(
         format!("{too_long} rows are longer than a micro-batch may be; the longest has {longest}"),
@@ -146,16 +154,15 @@ pub(crate) fn check_lengths(table: &LaneTable, column: &Column, name: &str, batc
 }
 
 impl WindowRule {
-    /// The rule of `batching` on plans of `sources` sources, the first of which has the lanes of `table`; `None` for a
-    /// fixed number of samples.
+    /// The rule of `batching` on plans whose first source has the lanes of `table`; `None` for a fixed number of samples.
     ///
     /// # Errors
-    /// [`Error::Usage`] for windows of nodes where there are several sources, or where micro-batches can't be shared.
+    /// [`Error::Usage`] for windows of nodes where there is a mix, or where micro-batches can't be shared.
     pub(crate) fn new(
         batching: &Batching,
         table: &LaneTable,
         pass: &Interleave,
-        sources: usize,
+        is_mixed: bool,
         keys: PlanKeys,
     ) -> Result<Option<Self>> {
         let (kind, groups, longest_first) = match batching {
@@ -164,9 +171,9 @@ impl WindowRule {
             Batching::Budget { budget, scope, longest_first, .. } => {
                 let groups = match scope {
                     Scope::All => Groups::All,
-                    Scope::Node if sources > 1 => {
+                    Scope::Node if is_mixed => {
                         return Err(Error::usage(
-                            "windows of nodes (scope = \"node\") are for a plan of one source",
+                            "windows of nodes (scope = \"node\") are for a plan without a mix",
                             "use scope = \"all\" where sources are mixed",
                         ));
                     }

@@ -57,6 +57,11 @@ impl Curriculum {
         !matches!(self, Self::Paced { infeasible: Infeasible::Repeat, .. })
     }
 
+    /// Whether it says in steps when rows are admitted.
+    pub(crate) fn is_in_steps(&self) -> bool {
+        matches!(self, Self::Paced { steps, pacing, .. } if steps.is_some() || pacing.own_total().is_some())
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         match self {
             Self::Ordered { epochs: 0, .. } => {

@@ -8,12 +8,16 @@ use super::{
     first_unit,
 };
 use crate::{
-    batching::windows::length,
+    batching::{
+        options::Batching,
+        windows::{Lengths, lengths},
+    },
     columns::{Column, Number},
     error::{Error, Result},
     order::WindowOrder,
     plan::{EpochOrder, Plan, Slot},
     slice::{LaneRun, SliceRule},
+    source::PlannedSource,
     steps::{RankPart, StepPlanner},
 };
 
@@ -28,7 +32,7 @@ pub(super) struct Chunk {
 pub(super) struct ShownColumns<'a> {
     classes: Option<Vec<&'a Column>>,
     difficulty: Option<Vec<&'a Column>>,
-    pub(super) lengths: Option<Vec<&'a Column>>,
+    pub(super) lengths: Option<Vec<Lengths>>,
 }
 
 impl<'a> ShownColumns<'a> {
@@ -38,16 +42,48 @@ impl<'a> ShownColumns<'a> {
             name.map(|name| sources.map(|source| plan.column(source, name)).collect()).transpose()
         };
         let difficulty = options.difficulty.as_deref();
-        let lengths = options.lengths.as_deref();
+        let of_batching = plan.options().batching.lengths();
+        let name = options.lengths.as_deref().or(of_batching);
+        if let (Some(given), Some(own)) = (options.lengths.as_deref(), of_batching)
+            && given != own
+        {
+            return Err(Error::usage(
+                format!("lengths are asked for by \"{given}\", and the plan batches by \"{own}\""),
+                "leave the column of lengths out",
+            ));
+        }
+        let lengths = match name {
+            Some(name) => {
+                let of_source = |(source, planned): (u32, &PlannedSource)| {
+                    lengths(&planned.table, plan.column(source, name)?, name, &Batching::Fixed)
+                };
+                Some((0..).zip(plan.sources()).map(of_source).collect::<Result<Vec<_>>>()?)
+            }
+            None => None,
+        };
+        let classes = columns(options.classes.as_deref())?;
+        if let (Some(name), Some(columns)) = (&options.classes, &classes)
+            && columns.iter().any(|column| column.has_floats())
+        {
+            return Err(Error::usage(
+                format!("column \"{name}\" has floats, which are no classes"),
+                "give a column of integers or truth values",
+            ));
+        }
         Ok(Self {
-            classes: columns(options.classes.as_deref())?,
+            classes,
             difficulty: columns(difficulty.or(plan.options().curriculum.as_ref().map(|c| c.column())))?,
-            lengths: columns(lengths.or(plan.options().batching.lengths()))?,
+            lengths,
         })
     }
 }
 
 impl ShownColumns<'_> {
+    pub(super) fn length(&self, slot: &Slot, position: u64) -> u64 {
+        let lengths = self.lengths.as_ref().and_then(|lengths| lengths.get(slot.source as usize));
+        lengths.map_or(0, |lengths| u64::from(lengths.get(slot.lane, position)))
+    }
+
     fn shows(&self) -> bool {
         self.classes.is_some() || self.difficulty.is_some() || self.lengths.is_some()
     }
@@ -189,6 +225,7 @@ impl Totals {
             padding: if self.padded == 0 { 0.0 } else { 1.0 - self.real as f64 / self.padded as f64 },
             imbalance_mean: if self.steps == 0 { 0.0 } else { self.imbalance / self.steps as f64 },
             imbalance_worst: self.worst,
+            dropped: 0,
         }
     }
 
@@ -337,7 +374,7 @@ impl Replayer<'_> {
                 if shows {
                     slot.ordinal = at;
                     self.totals.count(self.context.columns, &slot, position);
-                    let length = self.length(&slot, position);
+                    let length = self.context.columns.length(&slot, position);
                     real += length;
                     longest = longest.max(length);
                 }
@@ -346,11 +383,6 @@ impl Replayer<'_> {
             ordinal = end;
         }
         Ok((real, longest))
-    }
-
-    fn length(&self, slot: &Slot, position: u64) -> u64 {
-        let column = self.context.columns.lengths.as_ref().and_then(|c| c.get(slot.source as usize));
-        column.map_or(0, |column| u64::from(length(column, slot.lane, position)))
     }
 
     /// A rank's part of a step.

@@ -15,7 +15,7 @@ use crate::{
     plan::Plan,
     slice::SliceRule,
     state::State,
-    steps::StepPlanner,
+    steps::{RankPart, StepPlanner},
     world::{World, check_world_size},
 };
 use chunk::{Chunk, Totals, replay_chunk};
@@ -69,14 +69,16 @@ pub struct Replay {
     pub filtered: u64,
     /// Whether the plan delivers each row that takes part once in each pass.
     pub exactly_once: bool,
+    /// Whether the plan delivers no row twice in a pass.
+    pub at_most_once: bool,
     /// Samples delivered, repeats counted.
     pub delivered: u64,
     /// Samples that the plan drops with the tail.
     pub dropped: u64,
-    /// Rows that take part in the epoch and neither were delivered nor are dropped. 0, or the plan is broken, where it is
-    /// exactly once.
+    /// Rows that take part in the epoch and neither were delivered nor are dropped: 0, or the plan is broken, where it is
+    /// exactly once. Else rows that the epoch does not draw.
     pub missing: u64,
-    /// Deliveries of a row that had been delivered before in its pass. As `missing`.
+    /// Deliveries of a row that had been delivered before in its pass. 0, or the plan is broken, where it is at most once.
     pub repeated: u64,
     /// Steps of every rank.
     pub steps_per_rank: u64,
@@ -86,7 +88,7 @@ pub struct Replay {
     pub sources: Vec<SourceReplay>,
     /// Tokens, where lengths are known.
     pub tokens: Option<Tokens>,
-    /// What became of the curriculum's pacing; of the first source.
+    /// What became of the curriculum's pacing in the first pass over the first source.
     pub pacing: Option<RampReport>,
     /// Values of the classes that are counted, the most frequent first; the last count of a stretch is of all others.
     pub classes: Vec<i64>,
@@ -158,6 +160,8 @@ pub struct Tokens {
     pub padded: u64,
     /// The part of `padded` that is padding.
     pub padding: f64,
+    /// Tokens of rows that are dropped with the tail.
+    pub dropped: u64,
     /// Real tokens of the rank that has most over the mean of the ranks, less 1, mean over steps.
     pub imbalance_mean: f64,
     /// The same, of the worst step.
@@ -196,6 +200,9 @@ pub struct Difficulty {
     pub max: f64,
 }
 
+/// Ranks of a world that is replayed.
+const RANKS_MAX: u32 = 16_384;
+
 /// Classes that are told apart in a stretch.
 const CLASSES_SHOWN: usize = 12;
 
@@ -210,7 +217,7 @@ pub fn replay(plan: &Plan, options: &ReplayOptions) -> Result<Replay> {
     let steps = plan.steps(epoch)?;
     let worlds = worlds(plan, options, steps)?;
     let columns = chunk::ShownColumns::new(plan, options)?;
-    let coverage = Coverage::new(plan, epoch);
+    let coverage = Coverage::new(plan, epoch)?;
     let blocks = chunk::BlockNumbers::new(plan);
     let read: Vec<Vec<Bits>> =
         (worlds.iter()).map(|world| (0..world.size).map(|_| Bits::new(blocks.count())).collect()).collect();
@@ -226,7 +233,8 @@ pub fn replay(plan: &Plan, options: &ReplayOptions) -> Result<Replay> {
         })
         .collect::<Result<Vec<Totals>>>()?;
 
-    let dropped = dropped(&context, steps)?;
+    let first_pass = coverage.first_pass(0);
+    let (dropped, dropped_tokens) = dropped(&context, steps)?;
     let mut whole = Totals::default();
     let mut of_world: Vec<Totals> = worlds.iter().map(|_| Totals::default()).collect();
     let mut of_stretch: Vec<(u64, u64, Totals)> = Vec::new();
@@ -252,8 +260,10 @@ pub fn replay(plan: &Plan, options: &ReplayOptions) -> Result<Replay> {
     let exactly_once = plan.options().is_exactly_once();
     let split_rows: u64 = plan.sources().iter().map(|source| source.table.split_rows()).sum();
     let kept: u64 = plan.sources().iter().map(|source| source.table.rows()).sum();
-    let distinct = coverage.distinct();
-    let expected = if exactly_once { coverage.expected() } else { kept };
+    let (distinct, expected) = (coverage.distinct(), coverage.expected());
+    let missing = if exactly_once { expected.saturating_sub(distinct) } else { coverage.undrawn(plan) };
+    // More rows than the epoch has are as wrong as the same ones twice.
+    let surplus = if exactly_once { distinct.saturating_sub(expected) } else { 0 };
     let worlds = worlds.iter().zip(of_world).zip(&read).map(|((world, totals), read)| WorldReplay {
         first_step: world.steps.start,
         steps: world.steps.end - world.steps.start,
@@ -270,16 +280,16 @@ pub fn replay(plan: &Plan, options: &ReplayOptions) -> Result<Replay> {
         rows: split_rows,
         filtered: split_rows - kept,
         exactly_once,
+        at_most_once: plan.options().is_at_most_once(),
         delivered: whole.delivered,
         dropped,
-        // Those dropped count as covered.
-        missing: expected.saturating_sub(distinct),
-        repeated: whole.repeated,
+        missing,
+        repeated: whole.repeated + surplus,
         steps_per_rank: steps,
         worlds: worlds.collect(),
         sources: sources(plan, epoch),
-        tokens: columns.lengths.as_ref().map(|_| whole.tokens()),
-        pacing: plan.paced(0, epoch).map(|(_, report)| *report),
+        tokens: columns.lengths.as_ref().map(|_| Tokens { dropped: dropped_tokens, ..whole.tokens() }),
+        pacing: first_pass.and_then(|pass| plan.paced(0, pass)).map(|(_, report)| *report),
         stretches: of_stretch.into_iter().map(|(first, steps, t)| t.stretch(first, steps, &shown)).collect(),
         classes: shown,
     })
@@ -296,10 +306,10 @@ struct PlannedWorld {
 fn worlds(plan: &Plan, options: &ReplayOptions, steps: u64) -> Result<Vec<PlannedWorld>> {
     let mut worlds = Vec::with_capacity(options.worlds.len());
     let starts_well = options.worlds.first().is_some_and(|world| world.step == 0);
-    if !starts_well || !options.worlds.is_sorted_by_key(|world| world.step) {
+    if !starts_well || !options.worlds.is_sorted_by(|a, b| a.step < b.step) {
         return Err(Error::usage(
             "worlds do not begin at step 0 and ascend",
-            "list each change once, in order of its step",
+            "list each change once, in order of its step, after step 0",
         ));
     }
     let ends = options.worlds.iter().skip(1).map(|world| world.step).chain([steps]);
@@ -307,6 +317,12 @@ fn worlds(plan: &Plan, options: &ReplayOptions, steps: u64) -> Result<Vec<Planne
         let WorldFrom { step, world_size, machines } = *world;
         // Before anything is allocated for each rank.
         check_world_size(world_size)?;
+        if world_size > RANKS_MAX {
+            return Err(Error::usage(
+                format!("a world of {world_size} ranks is too large to be replayed"),
+                format!("replay one of at most {RANKS_MAX} ranks"),
+            ));
+        }
         if machines == 0 || !world_size.is_multiple_of(machines) {
             return Err(Error::usage(
                 format!("{world_size} ranks can't be spread evenly over {machines} machines"),
@@ -343,24 +359,33 @@ fn chunks(worlds: &[PlannedWorld], steps: u64, stretches: u64) -> Vec<Chunk> {
     chunks
 }
 
-/// Samples that are dropped with the tail; they count as covered.
-fn dropped(context: &chunk::Context<'_>, steps: u64) -> Result<u64> {
+/// Samples that are dropped with the tail, and their tokens. They count as covered where rows are delivered once.
+fn dropped(context: &chunk::Context<'_>, steps: u64) -> Result<(u64, u64)> {
     let (plan, epoch) = (context.plan, context.epoch);
     let units = plan.units(epoch)?;
     let rest = units - plan.dropped(epoch)?..units;
     if rest.is_empty() || (steps == 0 && units == 0) {
-        return Ok(0);
+        return Ok((0, 0));
     }
     let mut planner = StepPlanner::new(plan, epoch)?;
     let step = planner.step(&rest)?;
     let part = SliceRule::new(plan, &World::single()).part(plan, epoch, &step)?;
-    let mut dropped = 0;
+    let exactly_once = plan.options().is_exactly_once();
+    let (mut dropped, mut tokens) = (0, 0);
+    if let RankPart::Bins(bins) = &part {
+        tokens = bins.iter().flatten().map(|segment| u64::from(segment.length)).sum();
+    }
+    let is_whole = tokens == 0;
     part.for_each_row(|slot| {
         let position = planner.order().position(&slot)?;
-        dropped += u64::from(context.coverage.insert(&slot, position));
+        if is_whole {
+            tokens += context.columns.length(&slot, position);
+        }
+        // A row of which bins before have the beginning was delivered.
+        dropped += u64::from(!exactly_once || context.coverage.insert(&slot, position));
         Ok(())
     })?;
-    Ok(dropped)
+    Ok((dropped, tokens))
 }
 
 fn sources(plan: &Plan, epoch: u64) -> Vec<SourceReplay> {

@@ -71,7 +71,7 @@ fn curricula() -> impl Strategy<Value = Curriculum> {
     let infeasible = prop_oneof![Just(Infeasible::Clip), Just(Infeasible::Widen), Just(Infeasible::Repeat)];
     prop_oneof![
         (1_u64..3).prop_map(|epochs| Curriculum::Ordered { column: "hard".into(), epochs }),
-        (pacings(), infeasible, 0.1..2.5).prop_map(|(pacing, infeasible, epochs)| Curriculum::Paced {
+        (pacings(), infeasible, 0.3..2.5).prop_map(|(pacing, infeasible, epochs)| Curriculum::Paced {
             column: "hard".into(),
             epochs: Some(epochs),
             infeasible,
@@ -106,7 +106,7 @@ fn pads() -> impl Strategy<Value = PadTo> {
 
 fn batchings(nodes: u32) -> impl Strategy<Value = Batching> {
     let scope = prop_oneof![Just(Scope::All), Just(Scope::Node)];
-    let window = prop_oneof![Just(None), (1_u64..200).prop_map(Some)];
+    let window = prop_oneof![1 => Just(None), 4 => (1_u64..60).prop_map(Some)];
     let budget = (80_u64..400, prop_oneof![Just(None), (1_u32..12).prop_map(Some)], 1_u32..5, pads());
     let budget = (budget, scope, any::<bool>(), window.clone()).prop_map(
         move |((max_tokens, max_rows, micro_batches, pad_to), scope, longest_first, window_rows)| {

@@ -49,6 +49,7 @@ fn plain(steps: u64, stretches: u64) -> Replay {
         rows: steps * 256,
         filtered: 0,
         exactly_once: true,
+        at_most_once: true,
         delivered: steps * 256,
         dropped: 0,
         missing: 0,
@@ -109,6 +110,7 @@ fn budget(steps: u64, stretches: u64) -> Replay {
         padding: 0.0556,
         imbalance_mean: 0.021,
         imbalance_worst: 0.34,
+        dropped: 0,
     });
     replay.worlds = vec![world];
     for (i, stretch) in (0_u64..).zip(&mut replay.stretches) {
@@ -314,7 +316,8 @@ fn whatever_is_replayed_gives_a_small_page() {
 fn numbers_that_are_none_do_no_harm() {
     for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 0.0] {
         let mut replay = mixed(10, 4);
-        replay.tokens = Some(Tokens { real: 0, padded: 9, padding: odd, imbalance_mean: odd, imbalance_worst: odd });
+        replay.tokens =
+            Some(Tokens { real: 0, padded: 9, padding: odd, imbalance_mean: odd, imbalance_worst: odd, dropped: 0 });
         replay.pacing.as_mut().unwrap().widened_share = odd;
         replay.worlds.iter_mut().for_each(|world| world.read_amplification = odd);
         replay.sources.iter_mut().for_each(|source| (source.share, source.asked) = (odd, odd));
