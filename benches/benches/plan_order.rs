@@ -1,6 +1,6 @@
 //! What a plan costs: a sample at any index, a jump to any step, an epoch replayed, and what memory they take, at 10^6, 10^9
 //! and 10^12 rows.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a bench")]
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 

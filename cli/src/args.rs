@@ -82,7 +82,7 @@ pub enum Command {
     Verify(UrlArgs),
     /// Replay an epoch's plan without reading data: coverage, steps per rank, reads per node
     #[command(after_help = PLAN_EXAMPLES)]
-    Plan(PlanArgs),
+    Plan(Box<PlanArgs>),
     /// Read batches as a rank would, or measure how fast
     #[command(
         after_help = "Examples:\n  gristmill load shards --bench\n  gristmill load shards --rank 1 --world-size 4 --ids > ids-1.csv"

@@ -105,7 +105,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(12), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(6), ..ProptestConfig::default() })]
 
     /// Large plans by the replay, which has a bit for each row.
     #[test]
