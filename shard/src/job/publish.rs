@@ -131,9 +131,11 @@ impl Job {
             Some(file) => {
                 // Receipts that say it is there are wrong; without them a rerun writes it again.
                 self.work.clear().await?;
-                Err(Error::Data {
+                // Another job that published here first takes files of this one for debris.
+                Err(Error::Conflict {
                     url: self.out.url(&file.path),
-                    what: "it was written by this job and then removed or replaced".into(),
+                    what: "something else than this job wrote there, or nothing: it was removed or replaced since"
+                        .into(),
                     help: "let one job at a time write to this folder, and run again".into(),
                 })
             }
