@@ -63,6 +63,19 @@ proptest! {
         let (machines, second) = ((worlds.0, worlds.1), (worlds.2, worlds.3));
         check_worlds(&plan, epoch, machines.0 * machines.1, machines.0).map_err(fail)?;
         let steps = plan.steps(epoch).unwrap();
+        // Parts of a step of a fixed number of samples differ by at most one.
+        let is_fixed = plan.options().batching == Batching::Fixed;
+        let mut unit = 0;
+        for _ in 0..if is_fixed { steps.min(20) } else { 0 } {
+            let units = plan.batch_at(epoch, unit).unwrap();
+            unit = units.end;
+            let size = |rank| {
+                let world = World::new(rank, machines.0 * machines.1, machines.1).unwrap();
+                EpochOrdering::part(&plan, epoch, &units, &world).unwrap().concat().len()
+            };
+            let sizes: Vec<usize> = (0..machines.0 * machines.1).map(size).collect();
+            prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{:?}", sizes);
+        }
         let mut stops = at.map(|at| at % (steps + 1));
         stops.sort_unstable();
         let changes = [
