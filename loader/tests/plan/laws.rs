@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use gristmill_loader::{
-    Error, Plan, Replay, ReplayOptions, World,
+    Error, Plan, PlanOptions, Replay, ReplayOptions, World,
     batching::options::{Batching, Scope},
     conformance::{EpochOrdering, check_changes, check_coverage, check_seek, check_worlds},
     curriculum::Curriculum,
+    mixture::{MixOptions, Stop, Weight},
     replay,
     replay::WorldFrom,
     sampling::options::Sampling,
@@ -185,6 +186,19 @@ fn cases(cases: u32) -> u32 {
     cases * times.max(1)
 }
 
+#[test]
+fn a_step_over_the_end_of_a_pass_is_cut_as_evenly_as_any() {
+    // Two passes of 102 rows over 4 even lanes in one step: whole lanes would give 52, 52, 50 and 50.
+    let mix = MixOptions::new(vec![Weight::from(1)], Stop::Samples(204));
+    let options = PlanOptions { mix: Some(mix), ..PlanOptions::new("simulated", 204) };
+    let source = crate::kinds::source(&[26, 26, 25, 25], 2, 0, 7, 0);
+    let plan = Plan::over(vec![source], options).unwrap();
+    let units = plan.batch_at(0, 0).unwrap();
+    let size = |rank| EpochOrdering::part(&plan, 0, &units, &World::new(rank, 4, 2).unwrap()).unwrap().concat().len();
+    assert_eq!([0, 1, 2, 3].map(size), [51; 4]);
+    check_coverage(&plan, 0).unwrap();
+}
+
 /// An order that keeps no promise in one way or another: the suite must find it out.
 struct Broken<'a>(&'a Plan, &'static str);
 
@@ -235,11 +249,8 @@ impl EpochOrdering for Broken<'_> {
 
 #[test]
 fn the_suite_finds_every_kind_of_fault() {
-    let plan = Plan::over(
-        vec![crate::kinds::source(&[30, 30, 29, 29], 2, 0, 7, 0)],
-        gristmill_loader::PlanOptions::new("simulated", 20),
-    )
-    .unwrap();
+    let plan = Plan::over(vec![crate::kinds::source(&[30, 30, 29, 29], 2, 0, 7, 0)], PlanOptions::new("simulated", 20))
+        .unwrap();
     let checks = |fault: &'static str| {
         let broken = Broken(&plan, fault);
         [
