@@ -5,6 +5,7 @@
 
 pub mod batches;
 pub mod batching;
+mod bisect;
 mod block_cache;
 pub mod buffer_pool;
 mod collate;

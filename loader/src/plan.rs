@@ -87,7 +87,7 @@ struct Prepared {
     identity: SourceIdentity,
     by: Option<ByDifficulty>,
     paced: Vec<PacedPass>,
-    lengths: Option<Lengths>,
+    lengths: Option<Arc<Lengths>>,
 }
 
 impl Prepared {
@@ -101,7 +101,7 @@ impl Prepared {
             filters = filtered.resolved;
         }
         let lengths = match options.batching.lengths() {
-            Some(name) => Some(lengths(&table, columns.get(name)?, name, &options.batching)?),
+            Some(name) => Some(Arc::new(lengths(&table, columns.get(name)?, name, &options.batching)?)),
             None => None,
         };
         let by = match &options.curriculum {

@@ -46,7 +46,7 @@ pub(crate) struct PlannedSource {
     pub(crate) table: Arc<LaneTable>,
     pub(crate) columns: Columns,
     /// Where steps are made by lengths.
-    pub(crate) lengths: Option<Lengths>,
+    pub(crate) lengths: Option<Arc<Lengths>>,
     /// How the indices of a pass are dealt to the lanes.
     pub(crate) interleave: Interleave,
     pub(crate) order: PassOrder,
@@ -177,7 +177,7 @@ impl PlannedSource {
     pub(crate) fn new(
         table: Arc<LaneTable>,
         columns: Columns,
-        lengths: Option<Lengths>,
+        lengths: Option<Arc<Lengths>>,
         interleave: Interleave,
         order: PassOrder,
         keys: PlanKeys,

@@ -16,7 +16,10 @@ use gristmill_shard::{keys::Key, permutation::Permutation};
 use serde::{Deserialize, Serialize};
 
 use super::longest_first::longest_first;
-use crate::error::{Error, Result};
+use crate::{
+    bisect::first_where,
+    error::{Error, Result},
+};
 
 /// Most micro-batches of a step.
 pub const MICRO_BATCHES_MAX: u32 = 1 << 20;
@@ -280,12 +283,12 @@ impl Budget {
         if !at_most(highest) {
             return None;
         }
-        let cap = first_true(1, highest, at_most);
+        let cap = first_where(1, highest, at_most);
         // Lowering one part more leaves the cut at most one part behind, for the next part then reaches what the
         // lowered one did not. So the number of parts takes every value up to that of the cap less 1, which is above
         // `count`.
         let enough = |lowered| self.parts(longest_first, Cut { cap, lowered }).nth(count.saturating_sub(1)).is_some();
-        Some(Cut { cap, lowered: first_true(0, count as u64, enough) })
+        Some(Cut { cap, lowered: first_where(0, count as u64, enough) })
     }
 }
 
@@ -294,19 +297,6 @@ impl Budget {
 struct Cut {
     cap: u64,
     lowered: u64,
-}
-
-/// The first number of [low, high] for which `holds`, which holds for all after it too; `high` when there is none.
-fn first_true(mut low: u64, mut high: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if holds(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
 }
 
 #[cfg(test)]

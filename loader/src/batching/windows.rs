@@ -11,6 +11,7 @@ use super::{
     packing::{Method, PackedWindow, Packing, Segment},
 };
 use crate::{
+    bisect::first_where,
     columns::{Column, Number},
     error::{Error, Result},
     interleave::Interleave,
@@ -385,8 +386,8 @@ impl WindowRule {
         // Rows without tokens are in the bin of the token before them.
         let last = |window: u64| windows.before(window + 1).saturating_sub(1) / capacity;
         let first = |window: u64| windows.before(window).saturating_sub(1) / capacity;
-        let start = partition_point(windows.windows, |window| last(window) < bin);
-        start..partition_point(windows.windows, |window| first(window) <= bin).max(start)
+        let start = first_where(0, windows.windows, |window| last(window) >= bin);
+        start..first_where(start, windows.windows, |window| first(window) > bin)
     }
 
     /// The segments of bin `bin` that are of `window`.
@@ -433,20 +434,6 @@ fn nodes(table: &LaneTable, pass: &Interleave) -> Result<Vec<(Vec<u32>, Interlea
             Ok((lanes, interleave))
         })
         .collect()
-}
-
-/// The first of `[0, count)` for which `holds` does not, where it holds for a prefix.
-fn partition_point(count: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (0, count);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if holds(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 impl EpochWindows {

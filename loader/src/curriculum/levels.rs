@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    bisect::first_where,
     curriculum::pacing::{Pacing, Threshold},
     error::{Error, Result},
 };
@@ -219,7 +220,7 @@ impl<'a> Ramp<'a> {
         if self.pacing.is_concave() {
             let full = self.rows / self.batch;
             if full.checked_sub(1).and_then(short).is_some() {
-                return short(first_step(0, full, |step| short(step).is_some()));
+                return short(first_where(0, full, |step| short(step).is_some()));
             }
             return steps.checked_sub(1).and_then(short);
         }
@@ -244,7 +245,7 @@ impl<'a> Ramp<'a> {
     /// The largest T up to the requested one for which every row can be drawn exactly once. Pools never grow with T, so
     /// what holds for one T holds for all smaller ones; it holds for 1, which is no curriculum.
     fn largest_feasible(&self) -> u64 {
-        first_step(1, self.requested, |total| self.first_short(total).is_some()) - 1
+        first_where(1, self.requested, |total| self.first_short(total).is_some()) - 1
     }
 
     fn refusal(&self, short: Short, largest: u64) -> Error {
@@ -266,20 +267,6 @@ impl<'a> Ramp<'a> {
     }
 }
 
-/// The first of `first..end` for which `holds`, which then holds for all after it; `end` if there is none.
-fn first_step(first: u64, end: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (first, end.max(first));
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if holds(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
-}
-
 /// First steps of levels, 0 the first: where the pool changes, if that is at most [`LEVELS_MAX`] levels; else where it
 /// passes as many marks at equal distances from the first pool to the last.
 fn level_starts(steps: u64, pool: &dyn Fn(u64) -> u64) -> Vec<u64> {
@@ -288,7 +275,7 @@ fn level_starts(steps: u64, pool: &dyn Fn(u64) -> u64) -> Vec<u64> {
     let (low, high) = (pool(0), pool(last));
     let (mut start, mut at) = (0, low);
     while at < high && starts.len() < LEVELS_MAX {
-        start = first_step(start + 1, last, |step| pool(step) > at);
+        start = first_where(start + 1, last, |step| pool(step) > at);
         at = pool(start);
         starts.push(start);
     }
@@ -302,7 +289,7 @@ fn level_starts(steps: u64, pool: &dyn Fn(u64) -> u64) -> Vec<u64> {
         let height = u128::from(high - low) * u128::from(mark);
         // Reached iff pool − low ≥ (high − low) · mark / marks.
         let reached = |step| u128::from(pool(step).saturating_sub(low)) * u128::from(marks) >= height;
-        let next = first_step(start, last, reached);
+        let next = first_where(start, last, reached);
         if next > start {
             starts.push(next);
             start = next;

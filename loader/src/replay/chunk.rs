@@ -1,6 +1,6 @@
 //! A stretch of steps replayed on one thread, and the sums that come of it.
 
-use std::{collections::HashMap, ops::Range};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use super::{
     Difficulty, MachineReads, ReplayOptions, Stretch, Tokens,
@@ -32,7 +32,7 @@ pub(super) struct Chunk {
 pub(super) struct ShownColumns<'a> {
     classes: Option<Vec<&'a Column>>,
     difficulty: Option<Vec<&'a Column>>,
-    pub(super) lengths: Option<Vec<Lengths>>,
+    pub(super) lengths: Option<Vec<Arc<Lengths>>>,
 }
 
 impl<'a> ShownColumns<'a> {
@@ -55,7 +55,14 @@ impl<'a> ShownColumns<'a> {
         let lengths = match name {
             Some(name) => {
                 let of_source = |(source, planned): (u32, &PlannedSource)| {
-                    lengths(&planned.table, plan.column(source, name)?, name, &Batching::Fixed)
+                    match &planned.lengths {
+                        // A plan that batches by length has them.
+                        Some(lengths) => Ok(Arc::clone(lengths)),
+                        None => {
+                            let column = plan.column(source, name)?;
+                            lengths(&planned.table, column, name, &Batching::Fixed).map(Arc::new)
+                        }
+                    }
                 };
                 Some((0..).zip(plan.sources()).map(of_source).collect::<Result<Vec<_>>>()?)
             }
